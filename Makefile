@@ -1,0 +1,91 @@
+# Everything starts here; `make` alone lists the commands. Nothing has to be installed by hand first: the
+# commands make .venv and fetch what they need, once, and again when pyproject.toml changes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# More arguments for the program that runs: make test ARGS="-k lease"
+ARGS ?=
+# The interpreter to build .venv with; by default the newest one that works.
+PYTHON ?=
+# Test processes at once: a number, or auto for one per core.
+WORKERS ?= auto
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Three stamps: the empty environment, what users install, and the tools to work on Ropeway as well.
+MADE := $(VENV)/.ropeway-made
+LIGHT := $(VENV)/.ropeway-light
+FULL := $(VENV)/.ropeway-full
+
+.PHONY: help
+help: ## This list
+	@printf 'Ropeway: durable background jobs for Python.\n\n'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | while IFS= read -r line; do \
+	  printf '  make %-10s %s\n' "$${line%%:*}" "$${line##*## }"; done
+	@printf '\nARGS="..." is handed on: make test ARGS="-k lease -x"\n'
+
+.PHONY: demo
+demo: $(LIGHT) ## See it work: a small run on SQLite, needs no service
+	@$(BIN)/ropeway demo $(ARGS)
+
+.PHONY: test
+test: $(FULL) ## All tests but the slow ones; gets PostgreSQL and PgBouncer if missing
+	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 $(ARGS)
+
+# Exit code 5 is "no test selected": fine for a set that may be empty, and said aloud.
+.PHONY: test-slow
+test-slow: $(FULL) ## The tests that take minutes
+	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --maxprocesses 8 $(ARGS) || { code=$$?; \
+	  if [ $$code -eq 5 ]; then echo 'There was no slow test to run.'; else exit $$code; fi; }
+
+.PHONY: lint
+lint: $(FULL) ## Check style, types and who imports whom
+	@echo 'ruff check'; $(BIN)/ruff check --quiet .
+	@echo 'ruff format --check'; $(BIN)/ruff format --quiet --check .
+	@echo 'mypy'; $(BIN)/mypy
+	@echo 'import-linter'; $(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(FULL) ## Put the code into the house style
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(FULL) ## Measure: make bench ARGS="--help"
+	@$(BIN)/python -m bench $(ARGS)
+
+.PHONY: chaos
+chaos: ## Fault experiments (not there yet)
+	@echo 'The fault programme is not there yet. It will be: make chaos ARGS="run E01 --engine postgres --seed 7"' >&2
+	@exit 2
+
+.PHONY: setup
+setup: $(FULL) ## Make .venv with everything needed to work on Ropeway
+	@echo "Ready: $(BIN)/python is $$($(BIN)/python --version), Ropeway is installed in place."
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(MADE):
+	@PYTHON='$(PYTHON)' devtools/make_venv.sh $(VENV)
+	@touch $@
+
+$(LIGHT): pyproject.toml | $(MADE)
+	@echo 'Installing Ropeway into $(VENV) (once)'
+	@$(PIP) install --editable .
+	@touch $@
+
+# The pip that comes with Python 3.11 knows no dependency groups; 25.1 does.
+$(FULL): pyproject.toml | $(MADE)
+	@echo 'Installing Ropeway and its tools into $(VENV) (once, a minute or so)'
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --editable '.[all]' --group dev
+	@touch $(LIGHT) $@

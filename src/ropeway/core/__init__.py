@@ -1,0 +1,1 @@
+"""The rules of jobs: pure, no I/O, no clock, no logging, no async."""

@@ -1,0 +1,177 @@
+"""Every error Ropeway raises on purpose, with the code that names it on every face.
+
+    RopewayError
+    ├─ InputError              what was sent cannot be accepted; nothing changed
+    │  ├─ PayloadError         malformed_json invalid_utf8 duplicate_key number_range too_deep
+    │  │                       nul_character invalid_unicode payload_too_large
+    │  ├─ FieldError           invalid_field unknown_field invalid_id timezone_required invalid_time
+    │  │                       conflicting_fields
+    │  ├─ BatchTooLarge        batch_too_large
+    │  ├─ BadCursor            bad_cursor
+    │  └─ IdempotencyMismatch  idempotency_mismatch
+    ├─ ConflictError           the request was fine, the state of things forbids it
+    │  ├─ LeaseLost            lease_lost
+    │  ├─ JobEnded             terminal
+    │  ├─ InvalidState         invalid_state
+    │  ├─ KeyInFlight          key_in_flight
+    │  └─ NameTaken            name_taken
+    ├─ NotFound                not_found
+    ├─ PositionExpired         position_expired
+    ├─ NotSupported            not_supported
+    └─ EngineError             the store, not the request
+       ├─ Unavailable          unavailable: nothing was stored
+       ├─ Indeterminate        indeterminate: it may have been stored, repeat with the same key
+       └─ ConfigurationError   configuration: a setting, URL, schema or version that must be put right first
+
+The codes are promised (they are the `code` of HTTP problems); the class names are what Python code catches.
+"""
+
+from __future__ import annotations
+
+
+class RopewayError(Exception):
+    """Base of the tree. `code` is stable; `message` says what happened; `hint` says what to do."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None, index: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        #: Position of the refused item when the call was a batch.
+        self.index = index
+
+    def __str__(self) -> str:
+        where = "" if self.index is None else f"item {self.index}: "
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class InputError(RopewayError):
+    """What was sent cannot be accepted. Nothing changed."""
+
+    code = "invalid_field"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        pointer: str | None = None,
+        hint: str | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, index=index)
+        if code is not None:
+            self.code = code
+        #: JSON pointer (RFC 6901) to the offending part: of the payload in a PayloadError, of the job otherwise.
+        self.pointer = pointer
+
+
+class PayloadError(InputError):
+    """The bytes are not JSON that every engine can keep exactly."""
+
+    code = "malformed_json"
+
+
+class FieldError(InputError):
+    """A field of a job, schedule or request breaks its rule."""
+
+
+class BatchTooLarge(InputError):
+    """More items in one call than a batch may have."""
+
+    code = "batch_too_large"
+
+
+class BadCursor(InputError):
+    """A page cursor that was not made by this engine for this tenant and question."""
+
+    code = "bad_cursor"
+
+
+class IdempotencyMismatch(InputError):
+    """The key was used before with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class ConflictError(RopewayError):
+    """The request was well formed, but the state of things forbids it. Nothing changed."""
+
+    code = "conflict"
+
+
+class LeaseLost(ConflictError):
+    """The ticket is not the job's current one: stop working on it, its outcome is not yours to write."""
+
+    code = "lease_lost"
+
+
+class JobEnded(ConflictError):
+    """The job has already ended."""
+
+    code = "terminal"
+
+    def __init__(self, message: str, *, status: str, hint: str | None = None, index: int | None = None) -> None:
+        super().__init__(message, hint=hint, index=index)
+        self.status = status
+
+
+class InvalidState(ConflictError):
+    """The verb does not apply to a job in this state."""
+
+    code = "invalid_state"
+
+
+class KeyInFlight(ConflictError):
+    """Another transaction holds the same key and has not committed yet."""
+
+    code = "key_in_flight"
+
+
+class NameTaken(ConflictError):
+    """Something else already has that name."""
+
+    code = "name_taken"
+
+
+class NotFound(RopewayError):
+    """No such thing for this tenant."""
+
+    code = "not_found"
+
+
+class PositionExpired(RopewayError):
+    """The event log no longer reaches back that far."""
+
+    code = "position_expired"
+
+
+class NotSupported(RopewayError):
+    """This engine declares that it lacks the capability."""
+
+    code = "not_supported"
+
+
+class EngineError(RopewayError):
+    """The store could not do its part."""
+
+    code = "unavailable"
+
+
+class Unavailable(EngineError):
+    """The store cannot be reached or refuses work. Nothing was stored."""
+
+    code = "unavailable"
+
+
+class Indeterminate(EngineError):
+    """The connection broke after the request was sent: it may have been stored. Repeat with the same key."""
+
+    code = "indeterminate"
+
+
+class ConfigurationError(EngineError):
+    """A setting, URL, schema or version is not usable as it is; the message says what to change."""
+
+    code = "configuration"

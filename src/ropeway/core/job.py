@@ -1,0 +1,178 @@
+"""NewJob: what is asked for, valid by construction. Job: what is stored. Both frozen, no engine inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core import fields, unique
+from ropeway.core.errors import FieldError
+from ropeway.core.payload import JobError, check_payload
+from ropeway.core.retry import RetryPolicy
+from ropeway.core.states import CancelReason, DeadReason, State
+from ropeway.core.unique import Unique
+
+DEFAULT_TENANT = "default"
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 5
+DEFAULT_MAX_ATTEMPTS = 5
+DEFAULT_TIMEOUT = 3_600.0
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job to enqueue. Creating one checks every field; an invalid NewJob does not exist.
+
+    `run_at` (a time with a zone; the past means now) and `delay` (seconds) exclude one another, as do
+    `expires_at` and `expires_in`. `key_window` None takes the engine's setting; 0 is for ever. `fingerprint` is
+    made from the fields unless the caller has the body as it came (the HTTP face does).
+    """
+
+    type: str
+    payload: bytes = b"{}"
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    run_at: datetime | None = None
+    delay: float | None = None
+    idempotency_key: str | None = None
+    key_window: float | None = None
+    fingerprint: bytes | None = None
+    unique: Unique | None = None
+    retry: RetryPolicy | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    expires_at: datetime | None = None
+    expires_in: float | None = None
+    tags: tuple[str, ...] = ()
+    headers: Mapping[str, str] = _NO_HEADERS
+
+    def __post_init__(self) -> None:
+        fields.check_name(self.type, "type")
+        fields.check_name(self.queue, "queue")
+        check_payload(self.payload)
+        # The common values pass by one comparison each: this runs for every job that is enqueued.
+        if type(self.priority) is not int or not 1 <= self.priority <= 9:
+            fields.check_integer(self.priority, "priority", 1, 9)
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= fields.MAX_ATTEMPTS_LIMIT:
+            fields.check_integer(self.max_attempts, "max_attempts", 1, fields.MAX_ATTEMPTS_LIMIT)
+        if self.run_at is not None or self.delay is not None:
+            self._check_when()
+        if self.expires_at is not None or self.expires_in is not None:
+            self._check_expiry()
+        if self.idempotency_key is not None:
+            fields.check_key(self.idempotency_key, "idempotency_key")
+        if self.key_window is not None:
+            fields.check_seconds(self.key_window, "key_window", 0, fields.HORIZON_SECONDS)
+        if self.timeout != DEFAULT_TIMEOUT and self.timeout != 0:
+            fields.check_seconds(self.timeout, "timeout", 1, fields.MAX_TIMEOUT)
+        if self.tags:
+            fields.check_tags(self.tags)
+        if self.headers:
+            fields.check_headers(self.headers)
+
+    def _check_when(self) -> None:
+        if self.run_at is not None and self.delay is not None:
+            raise FieldError("give run_at or delay, not both", code="conflicting_fields", pointer="/run_at")
+        if self.run_at is not None:
+            fields.check_time(self.run_at, "run_at")
+        if self.delay is not None:
+            fields.check_seconds(self.delay, "delay", 0, fields.HORIZON_SECONDS)
+
+    def _check_expiry(self) -> None:
+        if self.expires_at is not None and self.expires_in is not None:
+            raise FieldError(
+                "give expires_at or expires_in, not both", code="conflicting_fields", pointer="/expires_at"
+            )
+        if self.expires_at is not None:
+            fields.check_time(self.expires_at, "expires_at")
+        if self.expires_in is not None:
+            fields.check_seconds(self.expires_in, "expires_in", 0.001, fields.HORIZON_SECONDS)
+
+    def body_fingerprint(self) -> bytes:
+        """What tells a repeated request from another one under the same idempotency key."""
+        if self.fingerprint is not None:
+            return self.fingerprint
+        body = {name: value for name in _FINGERPRINTED if (value := getattr(self, name)) != _DEFAULTS[name]}
+        if self.unique is not None:
+            body["unique"] = [
+                self.unique.by,
+                self.unique.key,
+                self.unique.within,
+                sorted(self.unique.blocking_states),
+            ]
+        return unique.fingerprint(body, self.payload)
+
+
+_FINGERPRINTED = (
+    "type",
+    "queue",
+    "priority",
+    "max_attempts",
+    "run_at",
+    "delay",
+    "retry",
+    "timeout",
+    "expires_at",
+    "expires_in",
+    "tags",
+    "headers",
+)
+_DEFAULTS = {
+    field.name: None if field.default is msgspec.NODEFAULT else field.default
+    for field in msgspec.structs.fields(NewJob)
+}
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a running job says it is."""
+
+    done: float | None = None
+    total: float | None = None
+    message: str | None = None
+    at: datetime | None = None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A stored job, as it was when it was read. `attempt` is the fencing number, `attempts` the budget used."""
+
+    id: UUID
+    tenant: str
+    type: str
+    queue: str
+    state: State
+    priority: int
+    payload: bytes | None
+    attempt: int
+    attempts: int
+    max_attempts: int
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    failures: int = 0
+    lease_lost_count: int = 0
+    timeout: float = DEFAULT_TIMEOUT
+    retry: RetryPolicy | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    locked_by: str | None = None
+    locked_until: datetime | None = None
+    last_error: JobError | None = None
+    result: bytes | None = None
+    dead_reason: DeadReason | None = None
+    cancel_reason: CancelReason | None = None
+    idempotency_key: str | None = None
+    expires_at: datetime | None = None
+    tags: tuple[str, ...] = ()
+    headers: Mapping[str, str] = _NO_HEADERS
+    progress: Progress | None = None
+    #: Set when the result could not be kept as it came (G14).
+    result_sanitized: bool = False
+    result_too_large: bool = False
+
+    @property
+    def dead_at(self) -> datetime | None:
+        return self.finished_at if self.state is State.DEAD else None

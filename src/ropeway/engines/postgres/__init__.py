@@ -1,0 +1,5 @@
+"""The PostgreSQL engine: the measured design, with its SQL in named files."""
+
+from ropeway.engines.postgres.engine import PostgresEngine
+
+__all__ = ["PostgresEngine"]

@@ -1,0 +1,206 @@
+"""Connections: one dedicated connection per kind of work, opened when needed, with errors that say what is known.
+
+A pool costs more per call than the choice of driver does, and a claim must never wait behind a report. Each
+`Channel` is one connection used by one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+
+from ropeway.core.errors import ConfigurationError, EngineError, Indeterminate, Unavailable
+
+CONNECT_TIMEOUT = 5.0
+STATEMENT_TIMEOUT = 30.0
+
+#: The server rolled the statement back and said why: nothing was stored.
+_ROLLED_BACK = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+_NO_SCHEMA = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedObjectError,
+)
+_BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError, EOFError)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the database is, and whether a transaction pooler stands in front of it (`?pooled=1`)."""
+
+    dsn: str
+    pooled: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        pooled = options.pop("pooled", "0")
+        if pooled not in ("0", "1"):
+            raise ConfigurationError("pooled must be 0 or 1", hint="for example postgresql://host/db?pooled=1")
+        dsn = urlunsplit(parts._replace(query=urlencode(options)))
+        return cls(dsn, pooled == "1")
+
+    @property
+    def shown(self) -> str:
+        """The address without its password."""
+        parts = urlsplit(self.dsn)
+        host = parts.hostname or "localhost"
+        port = f":{parts.port}" if parts.port else ""
+        return f"postgresql://{host}{port}{parts.path}"
+
+
+class Channel:
+    """One connection, for one call at a time; connects again after it broke."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._lock = asyncio.Lock()
+        self._unconfirmed = False
+
+    async def fetch(self, statement: str, *arguments: Any, writes: bool = True) -> list[asyncpg.Record]:
+        """Run one statement. A lost connection is Indeterminate when it `writes`, else Unavailable."""
+        async with self._lock:
+            connection = await self._connected()
+            with _Explained(writes):
+                rows = await connection.fetch(statement, *arguments)
+            self._check_confirmed()
+            return rows
+
+    async def value(self, statement: str, *arguments: Any, writes: bool = True) -> Any:
+        """The first column of the first row, or None."""
+        async with self._lock:
+            connection = await self._connected()
+            with _Explained(writes):
+                value = await connection.fetchval(statement, *arguments)
+            self._check_confirmed()
+            return value
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """Several statements, all or none."""
+        async with self._lock:
+            connection = await self._connected()
+            with _Explained(writes=True):
+                async with connection.transaction():
+                    yield connection
+            self._check_confirmed()
+
+    @asynccontextmanager
+    async def bare(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """The connection itself, for statements that refuse to run in a transaction."""
+        async with self._lock:
+            connection = await self._connected()
+            with _Explained(writes=True):
+                yield connection
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await connection.close()
+            except _BROKEN:
+                connection.terminate()
+
+    async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._address)
+            self._connection.add_log_listener(self._heard)
+        return self._connection
+
+    def _heard(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        """A commit whose replication was not waited for is told as a mere warning."""
+        if "canceling wait for synchronous replication" in (getattr(message, "message", None) or ""):
+            self._unconfirmed = True
+
+    def _check_confirmed(self) -> None:
+        if self._unconfirmed:
+            self._unconfirmed = False
+            raise Indeterminate("the standby did not confirm the commit in time")
+
+
+async def connect(address: Address) -> asyncpg.Connection[asyncpg.Record]:
+    """A new connection; Unavailable or ConfigurationError when there is none to be had."""
+    try:
+        return await asyncpg.connect(
+            address.dsn,
+            timeout=CONNECT_TIMEOUT,
+            command_timeout=STATEMENT_TIMEOUT,
+            # A transaction pooler hands each transaction another backend: nothing prepared may be relied on.
+            statement_cache_size=0 if address.pooled else 100,
+        )
+    except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
+        raise ConfigurationError(
+            f"{address.shown} refused the user or password", hint="check ROPEWAY_URL"
+        ) from None
+    except asyncpg.InvalidCatalogNameError:
+        raise ConfigurationError(
+            f"there is no such database: {address.shown}", hint="create it, or check ROPEWAY_URL"
+        ) from None
+    except (asyncpg.ClientConfigurationError, ValueError) as error:
+        raise ConfigurationError(f"this PostgreSQL URL cannot be used: {error}") from None
+    except (*_BROKEN, asyncpg.PostgresError) as error:
+        raise Unavailable(
+            f"no connection to {address.shown}: {_plain(error)}", hint="is PostgreSQL running there?"
+        ) from error
+
+
+class _Explained:
+    """Turns the driver's errors into ours: what is known about what was stored."""
+
+    def __init__(self, writes: bool) -> None:
+        self._writes = writes
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            return
+        explained = explain(error, self._writes)
+        if explained is not None:
+            raise explained from error
+
+
+def explain(error: BaseException, writes: bool) -> EngineError | None:
+    """Our word for a driver's error; None when it is not about the store."""
+    if isinstance(error, _NO_SCHEMA):
+        return ConfigurationError(
+            f"the database lacks a part of Ropeway's schema: {_plain(error)}", hint="run: ropeway migrate up"
+        )
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return Unavailable("the database cancelled the statement: it took too long")
+    if isinstance(error, (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)):
+        # The backend went away in the middle: the commit may or may not have been written.
+        return _lost(writes, error)
+    if isinstance(error, _ROLLED_BACK):
+        return Unavailable(f"the database refused: {_plain(error)}")
+    if isinstance(error, _BROKEN):
+        return _lost(writes, error)
+    return None
+
+
+def _lost(writes: bool, error: BaseException) -> EngineError:
+    message = f"the connection to the database was lost: {_plain(error)}"
+    return Indeterminate(message) if writes else Unavailable(message)
+
+
+def _plain(error: BaseException) -> str:
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:200]

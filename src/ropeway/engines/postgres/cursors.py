@@ -1,0 +1,72 @@
+"""Where a claim starts to look: hints that spare it the dead index entries, and the sweeps that make them safe.
+
+Vacuum cannot remove entries while a long transaction is open; a claim from the start of the index then walks them
+all (8 ms after 100k jobs, 56 ms after 636k). So a worker remembers, per lane and priority, the last position it
+claimed. That is only a hint: a late commit, a released or a rescued job may lie before it. A *deep sweep* (the
+same claim from the very start) finds every such straggler, whatever the reason it was passed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+Position = tuple[datetime, int]
+
+#: Before everything.
+START: Position = (datetime(1, 1, 1, tzinfo=UTC), 0)
+
+#: Concurrent commits land out of order by a few milliseconds; the hint allows for that.
+SET_BACK = timedelta(milliseconds=100)
+
+#: A sweep may take one part in this many of the time.
+BUDGET = 20.0
+
+#: Seconds between two sweeps of a lane while claims come back full.
+FLOOR = 1.0
+
+
+class LaneCursors:
+    """The hints of one engine object, and when each lane is to be swept."""
+
+    def __init__(self, budget: float = BUDGET, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._budget = budget
+        self._monotonic = monotonic
+        self._positions: dict[tuple[str, str, int], Position] = {}
+        #: Per lane: when its last sweep ended and how long it took.
+        self._swept: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def start(self, tenant: str, queue: str, priority: int) -> Position:
+        """Where a claim of this lane starts."""
+        return self._positions.get((tenant, queue, priority), START)
+
+    def claimed(self, tenant: str, queue: str, priority: int, run_at: datetime, seq: int) -> bool:
+        """Note the position of a claimed job; True when it was a straggler, behind the hint."""
+        lane = (tenant, queue, priority)
+        hint = self._positions.get(lane)
+        position = (run_at - SET_BACK, 0)
+        if hint is None or position > hint:
+            self._positions[lane] = position
+        return hint is not None and (run_at, seq) < hint
+
+    def due(self, tenant: str, queues: Iterable[str], *, short: bool) -> list[str]:
+        """The lanes to sweep now. When a claim came back `short` only the budget holds a sweep back."""
+        now = self._monotonic()
+        floor = 0.0 if short else FLOOR
+        lanes = []
+        for queue in queues:
+            ended, took = self._swept.get((tenant, queue), (float("-inf"), 0.0))
+            if now - ended >= max(floor, self._budget * took):
+                lanes.append(queue)
+        return lanes
+
+    def swept(self, tenant: str, queues: Iterable[str], took: float, *, again: bool) -> None:
+        """Note a sweep. One that brought stragglers is repeated at once (`again`)."""
+        now = self._monotonic()
+        for queue in queues:
+            self._swept[tenant, queue] = (float("-inf") if again else now, took)
+
+    def disturb(self, tenant: str, queue: str) -> None:
+        """A job went back to its old place in this lane: sweep it at the next claim."""
+        self._swept.pop((tenant, queue), None)

@@ -1,0 +1,75 @@
+"""The PostgreSQL engine: the sum of its parts, and the checks when it opens. No SQL here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ropeway.core.errors import ConfigurationError
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.engines.capabilities import Capability
+from ropeway.engines.postgres.durability import check_server
+from ropeway.engines.postgres.inspecting import PostgresInspecting
+from ropeway.engines.postgres.leasing import PostgresLeasing
+from ropeway.engines.postgres.migrating import PostgresMigrations
+from ropeway.engines.postgres.operating import PostgresOperating
+from ropeway.engines.postgres.scheduling import PostgresScheduling
+from ropeway.engines.postgres.signalling import PostgresSubscription
+from ropeway.engines.postgres.tailing import PostgresTailing
+from ropeway.engines.postgres.upkeeping import PostgresUpkeeping
+
+if TYPE_CHECKING:
+    from ropeway.engines.protocol import Engine
+
+
+class PostgresEngine(
+    PostgresScheduling,
+    PostgresLeasing,
+    PostgresOperating,
+    PostgresInspecting,
+    PostgresTailing,
+    PostgresUpkeeping,
+):
+    """`postgresql://`: for production and fleets. Works on PostgreSQL 15 to 18, in any schema."""
+
+    name = "postgres"
+    capabilities = frozenset(Capability)
+
+    @property
+    def migrations(self) -> PostgresMigrations:
+        return PostgresMigrations(self)
+
+    async def open(self) -> None:
+        """Connect; check version, durability and schema; see that partitions are there."""
+        await check_server(self.reads, relaxed=self.durability == "relaxed")
+        status = await self.migrations.status()
+        if status.pending:
+            raise ConfigurationError(
+                f"the schema {self.schema!r} lacks {len(status.pending)} migration(s)",
+                hint="run: ropeway migrate up",
+            )
+        await self.ensure_partitions()
+
+    async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> PostgresSubscription:
+        return await self.wakeups.subscribe(tenant, queues)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+if TYPE_CHECKING:
+    _: Engine = PostgresEngine("")

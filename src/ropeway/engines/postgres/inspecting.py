@@ -1,0 +1,150 @@
+"""Inspecting: jobs, counts and queues as they are now; the event log is in tailing.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from ropeway.core import query
+from ropeway.core.job import DEFAULT_TENANT, Job
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
+from ropeway.core.states import LIVE_STATES, State
+from ropeway.engines.postgres.filters import Conditions, ended_conditions, live_conditions
+from ropeway.engines.postgres.rows import stored_job
+from ropeway.engines.postgres.store import PostgresStore
+
+#: Ended jobs that queue statistics look at, at most: beyond that the counts are capped and say so.
+ENDED_SCAN = 200_000
+
+
+class PostgresInspecting(PostgresStore):
+    async def get(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Job | None]:
+        live, ended = Conditions(), Conditions()
+        for part in (live, ended):
+            part.add("j.tenant = ?", tenant)
+            part.add("j.id = ANY(?::uuid[])", list(ids))
+        rows = await self.reads.fetch(
+            self.sql("inspecting", "live") + live.where(), *live.parameters, writes=False
+        )
+        found = {row["id"]: stored_job(row) for row in rows}
+        if len(found) < len(set(ids)):
+            # A job may end between the two reads: the archive is read second, so it is in one or the other.
+            rows = await self.reads.fetch(
+                self.sql("inspecting", "ended") + ended.where(), *ended.parameters, writes=False
+            )
+            found.update((row["id"], stored_job(row)) for row in rows)
+        return [found.get(id) for id in ids]
+
+    async def find(
+        self,
+        where: JobFilter = JobFilter(),
+        *,
+        order: Order = "newest",
+        limit: int = query.DEFAULT_PAGE,
+        after: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> JobPage:
+        query.check_page(limit)
+        if order == "died":
+            jobs = await self._died(where, limit + 1, after, tenant)
+        else:
+            edge = None if after is None else query.parse_id_position(after)
+            jobs = await self._by_id(where, limit + 1, edge, tenant, newest=order == "newest")
+        page = jobs[:limit]
+        if len(jobs) <= limit:
+            return JobPage(page)
+        last = page[-1]
+        return JobPage(page, query.death_position(last) if order == "died" else query.id_position(last.id))
+
+    async def _by_id(
+        self, where: JobFilter, limit: int, edge: UUID | None, tenant: str, *, newest: bool
+    ) -> list[Job]:
+        """Both tables in id order, each by its own index, merged."""
+        direction = "DESC" if newest else "ASC"
+        live = Conditions()
+        ended = live.part()
+        selects = []
+        for part, name, taken in (
+            (live, "live", live_conditions(live, where, tenant, self.holes["now"])),
+            (ended, "ended", ended_conditions(ended, where, tenant)),
+        ):
+            if not taken:
+                continue
+            if edge is not None:
+                part.add(f"j.id {'<' if newest else '>'} ?", edge)
+            tail = f" ORDER BY j.id {direction} LIMIT {part.mark(limit)}"
+            selects.append(f"({self.sql('inspecting', name)}{part.where()}{tail})")
+        if not selects:
+            return []
+        both = " UNION ALL ".join(selects)
+        statement = f"SELECT * FROM ({both}) x ORDER BY x.id {direction} LIMIT {live.mark(limit)}"
+        rows = await self.reads.fetch(statement, *live.parameters, writes=False)
+        return [stored_job(row) for row in rows]
+
+    async def _died(self, where: JobFilter, limit: int, after: str | None, tenant: str) -> list[Job]:
+        conditions = Conditions()
+        edge = None if after is None else query.parse_death_position(after)
+        if not ended_conditions(conditions, where, tenant):
+            return []
+        conditions.add("j.state = 'dead'")
+        if edge is not None:
+            conditions.add("(j.finished_at, j.id) < (?, ?)", *edge)
+        tail = f" ORDER BY j.finished_at DESC, j.id DESC LIMIT {conditions.mark(limit)}"
+        statement = self.sql("inspecting", "ended") + conditions.where() + tail
+        rows = await self.reads.fetch(statement, *conditions.parameters, writes=False)
+        return [stored_job(row) for row in rows]
+
+    async def count(
+        self, where: JobFilter = JobFilter(), *, cap: int = 10_000, tenant: str = DEFAULT_TENANT
+    ) -> Count:
+        live = Conditions()
+        ended = live.part()
+        selects = []
+        if live_conditions(live, where, tenant, self.holes["now"]):
+            selects.append(f"(SELECT 1 FROM {self.schema}.jobs j{live.where()} LIMIT {live.mark(cap + 1)})")
+        if ended_conditions(ended, where, tenant):
+            selects.append(f"(SELECT 1 FROM {self.schema}.archive j{ended.where()} LIMIT {live.mark(cap + 1)})")
+        if not selects:
+            return Count(0)
+        statement = f"SELECT count(*) FROM ({' UNION ALL '.join(selects)}) x"
+        number: int = await self.reads.value(statement, *live.parameters, writes=False)
+        return Count(min(number, cap), capped=number > cap)
+
+    async def queue_stats(
+        self,
+        queues: Collection[str] | None = None,
+        *,
+        cap: int = 10_000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[QueueStats]:
+        live = {row["queue"] for row in await self._read("live_queues", tenant)}
+        paused = {row["queue"] for row in await self._read("paused_queues", tenant)}
+        ended_rows = await self._read("ended_counts", tenant, ENDED_SCAN)
+        ended: dict[str, dict[State, int]] = {}
+        for row in ended_rows:
+            ended.setdefault(row["queue"], {})[State(row["state"])] = row["number"]
+        scanned = sum(row["number"] for row in ended_rows)
+        names = live | paused | ended.keys()
+        stats = []
+        for queue in sorted(names if queues is None else names & set(queues)):
+            counts = dict(ended.get(queue, {}))
+            bound = cap * len(LIVE_STATES) + 1
+            if queue in live:
+                rows = await self._read("live_counts", tenant, queue, bound)
+                counts.update((State(row["state"]), row["number"]) for row in rows)
+            seen = sum(number for state, number in counts.items() if state in LIVE_STATES)
+            capped = any(number > cap for number in counts.values()) or seen >= bound or scanned >= ENDED_SCAN
+            oldest = await self.reads.value(self.sql("inspecting", "oldest_age"), tenant, queue, writes=False)
+            stats.append(
+                QueueStats(
+                    queue=queue,
+                    paused=queue in paused,
+                    counts={state: min(number, cap) for state, number in counts.items()},
+                    counts_capped=capped,
+                    oldest_age_seconds=oldest,
+                )
+            )
+        return stats
+
+    async def _read(self, name: str, *arguments: object) -> list:  # type: ignore[type-arg]
+        return await self.reads.fetch(self.sql("inspecting", name), *arguments, writes=False)

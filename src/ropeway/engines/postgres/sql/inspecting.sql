@@ -1,0 +1,101 @@
+-- Inspecting: live jobs and ended ones under the same column names. Conditions are added from an allow-list
+-- (filters.py); values only ever travel as parameters.
+
+-- name: live
+-- Jobs that still have to run, with their derived state.
+SELECT j.tenant, j.id, j.type, j.queue,
+       CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
+            WHEN j.run_at > {now} THEN CASE WHEN j.failures > 0 THEN 'retrying' ELSE 'scheduled' END
+            ELSE 'queued' END AS state,
+       j.priority, j.payload, j.attempt, j.attempts, j.max_attempts, j.run_at, j.created_at, j.updated_at,
+       j.failures, j.lost, j.timeout, j.retry, j.started_at, NULL::timestamptz AS finished_at, j.worker,
+       (SELECT g.expires_at FROM {schema}.grants g WHERE g.token = j.lease_token) AS locked_until,
+       j.last_error, NULL::text AS result, NULL::text AS reason, j.idempotency_key, j.expires_at, j.tags,
+       j.headers, j.progress, false AS result_sanitized, false AS result_too_large
+FROM {schema}.jobs j
+
+-- name: ended
+-- Jobs that have ended.
+SELECT j.tenant, j.id, j.type, j.queue, j.state, j.priority, j.payload, j.attempt, j.attempts, j.max_attempts,
+       j.run_at, j.created_at, j.finished_at AS updated_at, j.failures, j.lost, j.timeout, j.retry, j.started_at,
+       j.finished_at, NULL::text AS worker, NULL::timestamptz AS locked_until, j.last_error, j.result, j.reason,
+       j.idempotency_key, j.expires_at, j.tags, j.headers, NULL::text AS progress, j.result_sanitized,
+       j.result_too_large
+FROM {schema}.archive j
+
+-- name: live_queues
+-- The queues of a tenant that hold live jobs: a walk from name to name, not a scan of the backlog.
+WITH RECURSIVE walk AS (
+    (SELECT j.queue FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue <> '' ORDER BY j.queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue FROM {schema}.jobs j
+            WHERE j.tenant = $1 AND j.queue > walk.queue AND j.queue <> '' ORDER BY j.queue LIMIT 1)
+    FROM walk WHERE walk.queue IS NOT NULL
+)
+SELECT queue FROM walk WHERE queue IS NOT NULL
+
+-- name: paused_queues
+SELECT queue FROM {schema}.queues WHERE tenant = $1 AND paused
+
+-- name: live_counts
+-- Live jobs of one queue by state, counted no further than a bound.
+SELECT x.state, count(*) AS number
+FROM (
+    SELECT CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
+                WHEN j.run_at > (SELECT {now}) THEN CASE WHEN j.failures > 0 THEN 'retrying' ELSE 'scheduled' END
+                ELSE 'queued' END AS state
+    FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue = $2 AND j.queue <> '' LIMIT $3
+) x
+GROUP BY x.state
+
+-- name: ended_counts
+-- Ended jobs of a tenant by queue and state, counted no further than a bound.
+SELECT x.queue, x.state, count(*) AS number
+FROM (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 LIMIT $2) x
+GROUP BY x.queue, x.state
+
+-- name: oldest_age
+-- The age of the oldest of the jobs that are first in line, one per priority.
+SELECT extract(epoch FROM {now} - min(x.created_at))::double precision
+FROM generate_series(1, 9) AS p (priority)
+CROSS JOIN LATERAL (
+    SELECT c.created_at FROM {schema}.jobs c
+    WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
+      AND c.run_at <= (SELECT {now}) AND c.lease_token IS NULL AND c.blockers = 0
+    ORDER BY c.run_at, c.seq LIMIT 1
+) x
+
+-- name: events_of
+SELECT e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
+       e.failed, e.run_at, e.millis, e.error, e.detail
+FROM {schema}.events e WHERE e.job_id = $2 AND e.tenant = $1 ORDER BY e.seq
+
+-- name: log_end
+-- The end of the event log: the highest id drawn (read first), then the snapshot. Every event that the snapshot
+-- does not see, and whose transaction had not begun, will draw a higher id.
+WITH drawn AS MATERIALIZED (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS high FROM {schema}.events_id_seq
+)
+SELECT high, pg_current_snapshot()::text AS snapshot FROM drawn
+
+-- name: tail
+-- Events that the snapshot $1 did not see and the snapshot $2 sees, with ids after $4 and up to $5: those of
+-- transactions that were open at $1 (late commits, any id) and those that began later (ids after $3).
+SELECT t.* FROM (
+    SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker,
+           e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
+    FROM {schema}.events e
+    WHERE e.xid = ANY ($6::bigint[]) AND e.id > $4 AND e.id <= $5
+    UNION ALL
+    SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text, e.worker,
+           e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
+    FROM {schema}.events e
+    WHERE e.id > greatest($3, $4) AND e.id <= $5 AND e.xid >= $7 AND e.xid <> ALL ($6::bigint[])
+) t
+WHERE NOT pg_visible_in_snapshot(t.xid::text::xid8, $1::text::pg_snapshot)
+  AND pg_visible_in_snapshot(t.xid::text::xid8, $2::text::pg_snapshot)
+ORDER BY t.id
+LIMIT $8
+
+-- name: pruned_through
+SELECT value::bigint FROM {schema}.meta WHERE name = 'events_pruned_through'

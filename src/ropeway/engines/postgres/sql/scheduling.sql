@@ -1,0 +1,38 @@
+-- Scheduling.
+
+-- name: lock_schedule
+SELECT spec, definition, paused, next_run_at, last_run_at, last_job_id
+FROM {schema}.schedules WHERE tenant = $1 AND name = $2 FOR UPDATE
+
+-- name: insert_schedule
+-- A new schedule; nothing when someone else was faster.
+INSERT INTO {schema}.schedules (tenant, name, spec, definition, paused, next_run_at)
+VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, name) DO NOTHING
+
+-- name: update_schedule
+UPDATE {schema}.schedules SET spec = $3, definition = $4, paused = $5, next_run_at = $6
+WHERE tenant = $1 AND name = $2
+
+-- name: list_schedules
+SELECT tenant, spec, definition, paused, next_run_at, last_run_at, last_job_id
+FROM {schema}.schedules WHERE tenant = $1 ORDER BY name
+
+-- name: pause_schedule
+UPDATE {schema}.schedules SET paused = $3 WHERE tenant = $1 AND name = $2
+RETURNING spec, definition, paused, next_run_at, last_run_at, last_job_id
+
+-- name: delete_schedule
+DELETE FROM {schema}.schedules WHERE tenant = $1 AND name = $2 RETURNING name
+
+-- name: due_schedules
+SELECT tenant, spec, definition, paused, next_run_at, last_run_at, last_job_id
+FROM {schema}.schedules WHERE NOT paused AND next_run_at <= {now} ORDER BY next_run_at LIMIT $1
+
+-- name: advance
+-- Move a schedule on, if no one else has: this is what makes any number of schedulers fire an instant once.
+UPDATE {schema}.schedules
+SET next_run_at = $4,
+    last_run_at = CASE WHEN $5::uuid IS NULL THEN last_run_at ELSE {now} END,
+    last_job_id = coalesce($5::uuid, last_job_id)
+WHERE tenant = $1 AND name = $2 AND next_run_at = $3 AND NOT paused
+RETURNING name

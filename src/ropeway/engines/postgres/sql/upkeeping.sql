@@ -1,0 +1,66 @@
+-- Upkeeping: for all tenants, safe when many run at once.
+
+-- name: expired_grants
+-- Grants whose time is over, locked so that no heartbeat can revive them while their jobs are taken back.
+SELECT token FROM {schema}.grants WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
+FOR UPDATE SKIP LOCKED
+
+-- name: owned_grants
+SELECT token FROM {schema}.grants WHERE tenant = $1 AND owner = $2 FOR UPDATE
+
+-- name: held_jobs
+-- The jobs that still carry the tokens of these grants, in the order in which they were accepted.
+SELECT x.* FROM {schema}.grants g
+CROSS JOIN LATERAL unnest(g.job_ids) AS t (id)
+CROSS JOIN LATERAL (
+    SELECT j.tenant, j.id, j.attempt, j.lease_token, j.attempts, j.max_attempts, j.failures, j.lost, j.retry, j.seq
+    FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
+) x
+WHERE g.token = ANY ($1::uuid[])
+ORDER BY x.seq
+
+-- name: delete_grants
+DELETE FROM {schema}.grants WHERE token = ANY ($1::uuid[])
+
+-- name: orphans
+-- Jobs that carry a token without a grant, looked for in one bounded stretch of the table.
+SELECT j.tenant, j.id, j.attempt, j.lease_token, j.attempts, j.max_attempts, j.failures, j.lost, j.retry
+FROM (
+    SELECT c.* FROM {schema}.jobs c WHERE (c.tenant, c.id) > ($1, $2) ORDER BY c.tenant, c.id LIMIT $3
+) j
+WHERE j.lease_token IS NOT NULL
+  AND NOT EXISTS (SELECT FROM {schema}.grants g WHERE g.token = j.lease_token)
+
+-- name: stretch_end
+-- Where that stretch ended; nothing when it was the last one.
+SELECT c.tenant, c.id FROM {schema}.jobs c
+WHERE (c.tenant, c.id) > ($1, $2) ORDER BY c.tenant, c.id OFFSET $3 - 1 LIMIT 1
+
+-- name: overdue
+SELECT tenant, id FROM {schema}.jobs
+WHERE expires_at IS NOT NULL AND expires_at <= {now} AND lease_token IS NULL AND attempts = 0
+ORDER BY expires_at LIMIT $1
+
+-- name: cancel_overdue
+SELECT * FROM {schema}.cancel_jobs($1, $2, 'expired', true, false)
+
+-- name: prune_keys
+-- Keys whose window is over and whose job has ended; unique keys stay as long as their job can be found.
+DELETE FROM {schema}.keys k
+WHERE (k.tenant, k.kind, k.key) IN (
+    SELECT o.tenant, o.kind, o.key FROM {schema}.keys o
+    WHERE o.until IS NOT NULL AND o.until <= {now}
+      AND NOT EXISTS (SELECT FROM {schema}.jobs j WHERE j.tenant = o.tenant AND j.id = o.job_id)
+      AND (o.kind = 'idempotency'
+           OR NOT EXISTS (SELECT FROM {schema}.archive a WHERE a.tenant = o.tenant AND a.id = o.job_id))
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING 1
+
+-- name: partitions_before
+SELECT * FROM {schema}.partitions_before($1, $2)
+
+-- name: note_events_pruned
+-- Remember, before a partition of events goes, how far the log then no longer reaches.
+UPDATE {schema}.meta SET value = greatest(value::bigint, $1)::text WHERE name = 'events_pruned_through'

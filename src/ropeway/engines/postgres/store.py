@@ -1,0 +1,126 @@
+"""What all parts of the PostgreSQL engine share: its channels, its statements, its memory of hints."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeVar
+
+import asyncpg
+
+from ropeway.core.errors import ConfigurationError
+from ropeway.engines import sqlfile
+from ropeway.engines.choosing import PriorityOrders
+from ropeway.engines.postgres.connection import Address, Channel
+from ropeway.engines.postgres.cursors import BUDGET, LaneCursors
+from ropeway.engines.postgres.grants import GrantBook
+from ropeway.engines.postgres.signalling import Wakeups
+from ropeway.engines.protocol import EngineRules
+
+T = TypeVar("T")
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}\Z")
+
+#: The engine's clock. In tests it is a function over a one-row table, so statements and plans stay the same.
+REAL_CLOCK = "clock_timestamp()"
+TEST_CLOCK = "{schema}.test_now()"
+
+#: Times further ahead than this are checked against the engine's own clock, at the price of one more question.
+NEAR_HORIZON = timedelta(days=365 * 9)
+
+#: How many days ahead partitions are made.
+DAYS_AHEAD = 14
+
+
+class PostgresStore:
+    """Connections by kind of work, and the named statements of `sql/`, ready for one schema."""
+
+    def __init__(
+        self,
+        url: str,
+        rules: EngineRules = EngineRules(),
+        *,
+        schema: str = "ropeway",
+        listen_url: str | None = None,
+        durability: Literal["full", "relaxed"] = "full",
+        test_clock: bool = False,
+        sweep_budget: float = BUDGET,
+        days_ahead: int = DAYS_AHEAD,
+    ) -> None:
+        if not _SCHEMA.match(schema):
+            raise ConfigurationError(
+                f"{schema!r} cannot be a schema name", hint="use lower-case letters, digits and _"
+            )
+        self.rules = rules
+        self.schema = schema
+        self.durability: Literal["full", "relaxed", "none"] = durability
+        self.address = Address.parse(url)
+        self.days_ahead = days_ahead
+        clock = sqlfile.fill(TEST_CLOCK, {"schema": schema}) if test_clock else REAL_CLOCK
+        self.holes = {"schema": schema, "now": clock}
+        #: One connection each: a claim never waits behind a report, a job without a key never behind a held key.
+        self.claims = Channel(self.address)
+        self.outcomes = Channel(self.address)
+        self.inserts = Channel(self.address)
+        self.keyed = Channel(self.address)
+        self.chores = Channel(self.address)
+        self.reads = Channel(self.address)
+        self.cursors = LaneCursors(sweep_budget)
+        self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
+        self.grants = GrantBook()
+        listen = self.address if listen_url is None else Address.parse(listen_url)
+        self.wakeups = Wakeups(schema, self.chores, listen, pooled=self.address.pooled and listen_url is None)
+        self._partitions = asyncio.Lock()
+
+    def sql(self, file: str, name: str) -> str:
+        """A named statement of `sql/<file>.sql` with its holes filled."""
+        return _filled(file, name, self.schema, self.holes["now"])
+
+    async def now(self) -> datetime:
+        now: datetime = await self.reads.value(sqlfile.fill("SELECT {now}", self.holes), writes=False)
+        return now
+
+    async def clock_for(self, *times: datetime | None) -> datetime:
+        """A clock to check the horizon of `times` with: the host's, unless one of them comes near the horizon."""
+        host = datetime.now(UTC)
+        near = any(time is not None and time - host > NEAR_HORIZON for time in times)
+        return await self.now() if near else host
+
+    async def with_partitions(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run `call`; when a partition for today is missing, attach it and run it again."""
+        try:
+            return await call()
+        except asyncpg.CheckViolationError as error:
+            if "no partition" not in str(error):
+                raise
+        await self.ensure_partitions()
+        return await call()
+
+    async def ensure_partitions(self) -> int:
+        """Make the daily partitions for today and the days ahead; answers how many were missing."""
+        async with self._partitions:
+            today = (await self.now()).date()
+            made: int = await self.chores.value(
+                sqlfile.fill("SELECT {schema}.ensure_partitions($1, $2)", self.holes),
+                today - timedelta(days=1),
+                today + timedelta(days=self.days_ahead),
+            )
+            return made
+
+    async def close(self) -> None:
+        await self.wakeups.close()
+        for channel in (self.claims, self.outcomes, self.inserts, self.keyed, self.chores, self.reads):
+            await channel.close()
+
+
+_statements: dict[tuple[str, str, str, str], str] = {}
+
+
+def _filled(file: str, name: str, schema: str, now: str) -> str:
+    known = (file, name, schema, now)
+    if known not in _statements:
+        text = sqlfile.statements("ropeway.engines.postgres", f"sql/{file}.sql")[name]
+        _statements[known] = sqlfile.fill(text, {"schema": schema, "now": now})
+    return _statements[known]

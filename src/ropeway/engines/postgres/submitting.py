@@ -1,0 +1,270 @@
+"""Submitting: single calls coalesced, batches in one statement, keyed jobs on a connection of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from ropeway.core.errors import IdempotencyMismatch, KeyInFlight, RopewayError, Unavailable
+from ropeway.core.job import DEFAULT_TENANT, DEFAULT_TIMEOUT, NewJob
+from ropeway.core.states import State
+from ropeway.core.unique import KeyKind, unique_key
+from ropeway.engines.batching import check_batch, mismatch
+from ropeway.engines.postgres import transactional
+from ropeway.engines.postgres.fields import rare_fields
+from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.protocol import Enqueued
+from ropeway.runtime.coalesce import Coalescer
+from ropeway.runtime.ids import uuid7s
+
+#: Jobs per flush of coalesced single calls.
+FLUSH = 500
+
+#: How long a flush of many callers waits for a key that someone else's open transaction holds.
+FLUSH_LOCK_TIMEOUT = "100ms"
+
+#: How long one caller waits for such a key before it is told that the key is in flight.
+CALLER_LOCK_TIMEOUT = "2s"
+
+
+class Submission(NamedTuple):
+    """One job on its way in."""
+
+    tenant: str
+    job: NewJob
+    id: UUID
+
+
+class PostgresSubmitting(PostgresStore):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plain_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_plain, limit=FLUSH)
+        self._keyed_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_keyed, limit=FLUSH)
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        if not jobs:
+            return []
+        await self._check(jobs)
+        ids = uuid7s(len(jobs))
+        keyed = any(job.idempotency_key is not None or job.unique is not None for job in jobs)
+        if len(jobs) == 1:
+            calls = self._keyed_calls if keyed else self._plain_calls
+            return [await calls.submit(Submission(tenant, jobs[0], ids[0]))]
+        batch = [Submission(tenant, job, id) for job, id in zip(jobs, ids, strict=True)]
+        if keyed:
+            answers = await self._insert_keyed(batch, all_or_none=True, lock_timeout=CALLER_LOCK_TIMEOUT)
+            return [_raised(answer) for answer in answers]
+        return await self._insert_plain(batch)
+
+    async def enqueue_in(
+        self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        await self._check(jobs)
+        return await transactional.enqueue(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
+
+    async def _check(self, jobs: Sequence[NewJob]) -> None:
+        times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
+        check_batch(jobs, await self.clock_for(*times))
+
+    async def _flush_plain(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
+        try:
+            return await self._insert_plain(batch)
+        except Unavailable:
+            raise
+        except asyncpg.PostgresError:
+            # A row that the database refuses costs only its own caller: again, one by one.
+            if len(batch) == 1:
+                raise
+        return [await _alone(self._insert_plain([submission])) for submission in batch]
+
+    async def _insert_plain(self, batch: Sequence[Submission]) -> list[Enqueued]:
+        arrays = insert_arrays(batch)
+        tenant = batch[0].tenant
+        same = all(submission.tenant == tenant for submission in batch)
+        now: datetime = await self.with_partitions(
+            lambda: self.inserts.value(
+                self.sql("submitting", "insert_jobs"), tenant, [] if same else arrays[0], *arrays[1:], False
+            )
+        )
+        self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
+        return [Enqueued(s.id, _state(s.job, now)) for s in batch]
+
+    async def _flush_keyed(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
+        """One flush for all callers; if a key is held by someone's open transaction, one by one."""
+        if len(batch) > 1:
+            try:
+                return await self._insert_keyed(batch, all_or_none=False, lock_timeout=FLUSH_LOCK_TIMEOUT)
+            except (KeyInFlight, asyncpg.PostgresError):
+                pass
+        answers: list[Enqueued | Exception] = []
+        for submission in batch:
+            alone = self._insert_keyed([submission], all_or_none=False, lock_timeout=CALLER_LOCK_TIMEOUT)
+            answers.append(await _alone(alone))
+        return answers
+
+    async def _insert_keyed(
+        self, batch: Sequence[Submission], *, all_or_none: bool, lock_timeout: str
+    ) -> list[Enqueued | Exception]:
+        firsts, repeats = _within_batch(batch)
+        refused = next((r for r in repeats.values() if isinstance(r, IdempotencyMismatch)), None)
+        if refused is not None and all_or_none:
+            raise refused
+        arrays = (*insert_arrays(firsts), False, *self._keys(firsts), all_or_none)
+        rows = await self.with_partitions(lambda: self._keyed_transaction(arrays, lock_timeout, batch))
+        now = next((row["at"] for row in rows if row["job_id"] is None), None)
+        known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
+        answers: list[Enqueued | Exception] = []
+        by_id: dict[UUID, Enqueued | Exception] = {}
+        for submission in batch:
+            first = repeats.get(submission.id)
+            if first is None:
+                answer = _keyed_answer(submission, known.get(submission.id), now)
+            elif isinstance(first, IdempotencyMismatch):
+                answer = first
+            else:
+                told = by_id[first]
+                answer = Enqueued(told.id, told.state, deduplicated=True) if isinstance(told, Enqueued) else told
+            by_id[submission.id] = answer
+            answers.append(answer)
+        self.wakeups.signal({(s.tenant, s.job.queue) for s in firsts if s.id not in known})
+        return answers
+
+    async def _keyed_transaction(
+        self, arrays: tuple[Any, ...], lock_timeout: str, batch: Sequence[Submission]
+    ) -> list[asyncpg.Record]:
+        try:
+            async with self.keyed.transaction() as connection:
+                await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
+                return await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
+        except Unavailable as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+                raise KeyInFlight(
+                    "another transaction holds the same key and has not committed yet", hint="try again shortly"
+                ) from error
+            raise
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "RW422":
+                ids = [str(submission.id) for submission in batch]
+                raise mismatch(ids.index(str(error.detail))) from None
+            raise
+
+    def _keys(self, batch: Sequence[Submission]) -> tuple[list[Any], ...]:
+        """The keys of a batch as arrays: tenant, kind, key, job, fingerprint, window, states."""
+        rows: list[tuple[Any, ...]] = []
+        for tenant, job, id in batch:
+            if job.idempotency_key is not None:
+                window = self.rules.idempotency_window if job.key_window is None else job.key_window
+                kind = KeyKind.IDEMPOTENCY.value
+                rows.append((tenant, kind, job.idempotency_key, id, job.body_fingerprint(), window, None))
+            if job.unique is not None:
+                states = ",".join(sorted(job.unique.blocking_states))
+                kind = KeyKind.UNIQUE.value
+                rows.append((tenant, kind, unique_key(job), id, b"", job.unique.within, states))
+        return tuple(list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 7
+
+
+def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
+    """A batch as the arrays of `insert_jobs`; a column that is all defaults is an empty array."""
+    jobs = [submission.job for submission in batch]
+    run_at = [job.run_at for job in jobs]
+    delays = [job.delay for job in jobs]
+    options = [_options(job) for job in jobs]
+    return (
+        [submission.tenant for submission in batch],
+        [submission.id for submission in batch],
+        [job.type for job in jobs],
+        [job.queue for job in jobs],
+        [job.priority for job in jobs],
+        [job.max_attempts for job in jobs],
+        [job.payload.decode() for job in jobs],
+        run_at if any(run_at) else [],
+        delays if any(delay is not None for delay in delays) else [],
+        options if any(options) else [],
+    )
+
+
+def _options(job: NewJob) -> str | None:
+    """The rare fields of a job as JSON; None for most jobs."""
+    if (
+        job.timeout == DEFAULT_TIMEOUT
+        and job.retry is None
+        and job.expires_at is None
+        and job.expires_in is None
+        and not job.tags
+        and not job.headers
+        and job.idempotency_key is None
+    ):
+        return None
+    return msgspec.json.encode(rare_fields(job)).decode()
+
+
+def _within_batch(
+    batch: Sequence[Submission],
+) -> tuple[list[Submission], dict[UUID, UUID | IdempotencyMismatch]]:
+    """The first job of each key in a batch, and for every repeat the job it repeats, or its refusal."""
+    firsts: list[Submission] = []
+    repeats: dict[UUID, UUID | IdempotencyMismatch] = {}
+    by_key: dict[tuple[str, str, str], Submission] = {}
+    for index, submission in enumerate(batch):
+        tenant, job, id = submission
+        verdict: UUID | IdempotencyMismatch | None = None
+        names = []
+        if job.idempotency_key is not None:
+            names.append((tenant, KeyKind.IDEMPOTENCY.value, job.idempotency_key))
+            earlier = by_key.get(names[-1])
+            if earlier is not None:
+                same = earlier.job.body_fingerprint() == job.body_fingerprint()
+                verdict = earlier.id if same else mismatch(index)
+        if job.unique is not None:
+            names.append((tenant, KeyKind.UNIQUE.value, unique_key(job) or ""))
+            earlier = by_key.get(names[-1])
+            if verdict is None and earlier is not None and job.unique.blocking_states & _NEW_STATES:
+                verdict = earlier.id
+        if verdict is not None:
+            repeats[id] = verdict
+            continue
+        for name in names:
+            by_key.setdefault(name, submission)
+        firsts.append(submission)
+    return firsts, repeats
+
+
+_NEW_STATES = frozenset({State.QUEUED, State.SCHEDULED})
+
+
+def _keyed_answer(
+    submission: Submission, known: asyncpg.Record | None, now: datetime | None
+) -> Enqueued | Exception:
+    if known is None:
+        return Enqueued(submission.id, _state(submission.job, now))
+    if known["mismatch"]:
+        return mismatch(0)
+    state = known["known_state"]
+    return Enqueued(known["known_id"], None if state is None else State(state), deduplicated=True)
+
+
+def _state(job: NewJob, now: datetime | None) -> State:
+    """The state of a job that was just stored, by the engine's clock."""
+    if job.delay is not None:
+        return State.SCHEDULED if timedelta(seconds=job.delay) > timedelta() else State.QUEUED
+    ahead = job.run_at is not None and now is not None and job.run_at > now
+    return State.SCHEDULED if ahead else State.QUEUED
+
+
+async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | Exception:
+    """The answer to one caller's own insert, or its error as a value."""
+    try:
+        return (await call)[0]
+    except (RopewayError, asyncpg.PostgresError) as error:
+        return error
+
+
+def _raised(answer: Enqueued | Exception) -> Enqueued:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

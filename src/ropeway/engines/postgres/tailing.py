@@ -1,0 +1,102 @@
+"""The event log: all events of one job, and a tail that never skips a late commit.
+
+Paging by `id > last` skips, for ever, an event whose transaction drew its id early and committed late. So a
+position is a snapshot: what it saw has been read. The next read takes a new snapshot and hands out, in id order,
+what lies between the two; a page that does not finish the step remembers where in it it stopped. For one job the
+order of ids is the order of `seq`: each of its transactions locks its row.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core.errors import BadCursor, PositionExpired
+from ropeway.core.events import Event, EventPage
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.engines.postgres.rows import stored_event
+from ropeway.engines.postgres.store import PostgresStore
+
+#: Ids looked at per statement: bounds the sort when a reader is far behind.
+STRIDE = 50_000
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that `seen` saw has been read; of what `upto` sees beyond it, ids up to `last` have been."""
+
+    seen: str
+    seen_high: int
+    upto: str | None = None
+    upto_high: int = 0
+    last: int = 0
+
+
+#: Before the first event: a snapshot that saw nothing.
+BEGINNING = Position("1:1:", 0)
+
+
+class PostgresTailing(PostgresStore):
+    async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
+        rows = await self.reads.fetch(self.sql("inspecting", "events_of"), tenant, id, writes=False)
+        return [stored_event(row) for row in rows]
+
+    async def tail_position(self) -> str:
+        (row,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
+        return _encode(Position(row["snapshot"], row["high"]))
+
+    async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        pruned: int = await self.reads.value(self.sql("inspecting", "pruned_through"), writes=False)
+        at = BEGINNING if position is None else _decode(position)
+        if position is not None and max(at.seen_high, at.last) < pruned:
+            raise PositionExpired(
+                "the event log no longer reaches back that far", hint="start again from the oldest kept event"
+            )
+        if at.upto is None:
+            (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
+            at = Position(at.seen, at.seen_high, end["snapshot"], end["high"], 0)
+        events: list[Event] = []
+        while at.upto is not None and len(events) < limit:
+            at, found = await self._step(at, limit - len(events), max(pruned, 0))
+            events += [event for event in found if tenant is None or event.tenant == tenant]
+        return EventPage(events, _encode(at))
+
+    async def _step(self, at: Position, limit: int, pruned: int) -> tuple[Position, list[Event]]:
+        """Read one stride of what lies between the two snapshots of `at`."""
+        xmax, open_then = _snapshot(at.seen)
+        # Late commits may have any id, so the first stride starts at the beginning if there are any.
+        start = at.last if open_then or at.last else max(at.seen_high, pruned)
+        stop = min(max(start, at.seen_high, pruned) + STRIDE, at.upto_high)
+        rows = await self.reads.fetch(
+            self.sql("inspecting", "tail"),
+            at.seen, at.upto, at.seen_high, start, stop, open_then, xmax, limit, writes=False,
+        )  # fmt: skip
+        events = [stored_event(row) for row in rows]
+        last = rows[-1]["id"] if len(rows) == limit else stop
+        if last >= at.upto_high and len(rows) < limit:
+            return Position(at.upto or at.seen, at.upto_high), events
+        return Position(at.seen, at.seen_high, at.upto, at.upto_high, last), events
+
+
+def _snapshot(text: str) -> tuple[int, list[int]]:
+    """xmax and the open transactions of a `pg_snapshot` in text form: xmin:xmax:xip,xip."""
+    _, xmax, open_then = text.split(":")
+    return int(xmax), [int(xid) for xid in open_then.split(",") if xid]
+
+
+def _encode(position: Position) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
+
+
+def _decode(text: str) -> Position:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        position = msgspec.json.decode(raw, type=Position)
+        _snapshot(position.seen)
+        if position.upto is not None:
+            _snapshot(position.upto)
+    except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
+        raise BadCursor("this is not a position in the event log") from None
+    return position

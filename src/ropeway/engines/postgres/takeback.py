@@ -1,0 +1,74 @@
+"""Taking jobs back from owners that are gone: grants first, under their lock, then the jobs that still carry them.
+
+While the grants are locked no heartbeat can extend them, and a job that was settled meanwhile no longer carries
+the token: state, token and expiry are all checked by the statements that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+
+from ropeway.core.decide import JobFacts, decide
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Lost, Released
+from ropeway.core.states import State
+from ropeway.engines.postgres.rows import read_policy
+from ropeway.engines.postgres.transitions import apply_transitions
+from ropeway.engines.protocol import Rescued
+from ropeway.engines.settling import Change
+
+if TYPE_CHECKING:
+    from ropeway.engines.postgres.store import PostgresStore
+
+
+async def take_back(
+    store: PostgresStore,
+    grants: str,
+    arguments: tuple[Any, ...],
+    started: Collection[UUID] | None,
+    lost: Lost,
+) -> list[Rescued]:
+    """End the grants that the statement `grants` locks: started jobs (None: all) are lost, the rest released."""
+
+    async def run() -> list[tuple[asyncpg.Record, asyncpg.Record]]:
+        async with store.chores.transaction() as connection:
+            tokens = [row["token"] for row in await connection.fetch(store.sql("upkeeping", grants), *arguments)]
+            if not tokens:
+                return []
+            held = await connection.fetch(store.sql("upkeeping", "held_jobs"), tokens)
+            changes = [(row["tenant"], change_for(store, row, started, lost)) for row in held]
+            written = await apply_transitions(store, connection, changes) if changes else []
+            await connection.execute(store.sql("upkeeping", "delete_grants"), tokens)
+            return list(zip(held, written, strict=True))
+
+    return announce(store, await store.with_partitions(run))
+
+
+def announce(store: PostgresStore, taken: list[tuple[asyncpg.Record, asyncpg.Record]]) -> list[Rescued]:
+    """Say which lanes have work again, and answer what became of each job."""
+    lanes = {(row["tenant"], applied["queue"]) for row, applied in taken if applied["state"] == State.QUEUED}
+    for tenant, queue in lanes:
+        store.cursors.disturb(tenant, queue)
+    store.wakeups.signal(lanes)
+    return [
+        Rescued(row["tenant"], row["id"], State(applied["state"]))
+        for row, applied in taken
+        if applied["state"] is not None
+    ]
+
+
+def change_for(store: PostgresStore, row: asyncpg.Record, started: Collection[UUID] | None, lost: Lost) -> Change:
+    facts = JobFacts(
+        row["attempts"],
+        row["max_attempts"],
+        row["failures"],
+        row["lost"],
+        None if row["retry"] is None else read_policy(row["retry"]),
+    )
+    outcome = lost if started is None or row["id"] in started else Released()
+    lease = Lease(row["id"], row["attempt"], row["lease_token"])
+    return Change(lease, decide(facts, outcome, 0.0, store.rules.decisions))

@@ -1,0 +1,158 @@
+"""Upkeeping: taking jobs back, expiring the late ones, dropping the partitions whose time is over."""
+
+from __future__ import annotations
+
+from datetime import date
+from uuid import UUID
+
+import asyncpg
+
+from ropeway.core.errors import Unavailable
+from ropeway.core.outcome import Lost
+from ropeway.core.states import State
+from ropeway.engines.postgres.connection import Channel
+from ropeway.engines.postgres.rows import stored_job
+from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.postgres.takeback import announce, change_for, take_back
+from ropeway.engines.postgres.transitions import apply_transitions
+from ropeway.engines.protocol import Pruned, Rescued
+from ropeway.engines.purging import first_day_kept, log_purged
+
+#: Rows that one audit looks at; the next one goes on from there.
+AUDIT_STRETCH = 20_000
+
+#: Dead jobs logged per read, keys deleted per statement.
+PRUNE_STEP = 1_000
+
+_FIRST = ("", UUID(int=0))
+_PARENTS = {
+    "archive_succeeded": State.SUCCEEDED,
+    "archive_cancelled": State.CANCELLED,
+    "archive_dead": State.DEAD,
+}
+
+
+class PostgresUpkeeping(PostgresStore):
+    _audited = _FIRST
+
+    async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
+        return await take_back(self, "expired_grants", (limit,), None, Lost("expired"))
+
+    async def audit(self, *, limit: int = 1_000) -> list[Rescued]:
+        del limit  # bounded by the stretch of rows it looks at
+        start = self._audited
+
+        async def run() -> list[tuple[asyncpg.Record, asyncpg.Record]]:
+            async with self.chores.transaction() as connection:
+                orphans = await connection.fetch(self._upkeep_sql("orphans"), *start, AUDIT_STRETCH)
+                end = await connection.fetchrow(self._upkeep_sql("stretch_end"), *start, AUDIT_STRETCH)
+                self._audited = _FIRST if end is None else (end["tenant"], end["id"])
+                changes = [(row["tenant"], change_for(self, row, None, Lost("expired"))) for row in orphans]
+                written = await apply_transitions(self, connection, changes) if changes else []
+                return list(zip(orphans, written, strict=True))
+
+        return announce(self, await self.with_partitions(run))
+
+    async def expire(self, *, limit: int = 1_000) -> list[UUID]:
+        async def run() -> list[UUID]:
+            rows = await self.chores.fetch(self._upkeep_sql("overdue"), limit, writes=False)
+            if not rows:
+                return []
+            ids = [row["id"] for row in rows]
+            done = await self.chores.fetch(
+                self._upkeep_sql("cancel_overdue"), [row["tenant"] for row in rows], ids
+            )
+            return [id for id, row in zip(ids, done, strict=True) if row["before"] is not None]
+
+        return await self.with_partitions(run)
+
+    async def prune(self) -> Pruned:
+        now = await self.now()
+        await self.ensure_partitions()
+        jobs = 0
+        # Detaching needs a connection without a transaction, and must not hold up the chores of others.
+        channel = Channel(self.address)
+        try:
+            for parent, state in _PARENTS.items():
+                edge = first_day_kept(now, self.rules.keep(state)).date()
+                for child in await self._over(parent, edge):
+                    if state is State.DEAD:
+                        await self._log_dead(child)
+                    jobs += await self._drop(channel, parent, child)
+            events = 0
+            for child in await self._over("events", first_day_kept(now, self.rules.keep_log).date()):
+                await self._note_pruned(child)
+                events += await self._drop(channel, "events", child)
+        finally:
+            await channel.close()
+        return Pruned(jobs=jobs, events=events, keys=await self._prune_keys())
+
+    async def _over(self, parent: str, edge: date) -> list[str]:
+        rows = await self.reads.fetch(self._upkeep_sql("partitions_before"), parent, edge, writes=False)
+        return [row[0] for row in rows]
+
+    async def _drop(self, channel: Channel, parent: str, child: str) -> int:
+        """Detach and drop one partition; 0 when a lock was not to be had soon: the next prune tries again.
+
+        A direct DROP locks the parent, and one open report then stalls every completion behind it.
+        """
+        table = f"{self.schema}.{child}"
+        try:
+            async with channel.bare() as connection:
+                await connection.execute("SET lock_timeout = '200ms'")
+                number: int = await connection.fetchval(f"SELECT count(*) FROM {table}")
+                if not await self._finish_detach(connection, parent, child):
+                    await connection.execute(
+                        f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} CONCURRENTLY"
+                    )
+                await connection.execute(f"DROP TABLE {table}")
+                return number
+        except Unavailable:
+            return 0
+
+    async def _finish_detach(
+        self, connection: asyncpg.Connection[asyncpg.Record], parent: str, child: str
+    ) -> bool:
+        """Finish a detach that an earlier prune began and could not end."""
+        pending: bool = await connection.fetchval(
+            "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = $1::regclass", f"{self.schema}.{child}"
+        )
+        if pending:
+            await connection.execute(
+                f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {self.schema}.{child} FINALIZE"
+            )
+        return bool(pending)
+
+    async def _log_dead(self, child: str) -> None:
+        ended = self.sql("inspecting", "ended").replace(f"{self.schema}.archive j", f"{self.schema}.{child} j")
+        after = ("", UUID(int=0))
+        while True:
+            rows = await self.reads.fetch(
+                ended + " WHERE (j.tenant, j.id) > ($1, $2) ORDER BY j.tenant, j.id LIMIT $3",
+                *after,
+                PRUNE_STEP,
+                writes=False,
+            )
+            if not rows:
+                return
+            log_purged(stored_job(row) for row in rows)
+            after = (rows[-1]["tenant"], rows[-1]["id"])
+
+    async def _note_pruned(self, child: str) -> None:
+        highest: int | None = await self.reads.value(
+            f"SELECT max(id) FROM {self.schema}.{child}",
+            writes=False,
+        )
+        if highest is not None:
+            await self.chores.fetch(self._upkeep_sql("note_events_pruned"), highest)
+
+    async def _prune_keys(self) -> int:
+        removed = 0
+        while True:
+            rows = await self.chores.fetch(self._upkeep_sql("prune_keys"), PRUNE_STEP)
+            removed += len(rows)
+            if len(rows) < PRUNE_STEP:
+                return removed
+
+    def _upkeep_sql(self, name: str) -> str:
+        return self.sql("upkeeping", name)

@@ -1,0 +1,391 @@
+"""The engine protocol: what every store can do, in small parts. `Engine` is their sum.
+
+Every call is batch-first (one job is a batch of one), scoped to a tenant, and total: each item gets its own
+answer, in order. A refused item of a worker's or operator's batch is answered with an error *value*; nothing else
+of the batch is affected. `enqueue` alone is all or nothing: it raises the first refusal, with its `index`.
+
+Engines apply transitions, `ropeway.core` decides them. Payloads and results are bytes of JSON that an engine
+never parses, reorders or rewrites. Only the engine's clock decides what is due and what has expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, Self
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core.decide import Rules
+from ropeway.core.errors import RopewayError
+from ropeway.core.events import Event, EventPage
+from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Lost, Outcome
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats, RedriveReport
+from ropeway.core.schedule import Fired, NewSchedule, Schedule
+from ropeway.core.states import State
+from ropeway.engines.capabilities import Capability
+
+
+class EngineRules(msgspec.Struct, frozen=True):
+    """The settings that an engine's behaviour depends on; the same names as in `ropeway.settings`."""
+
+    decisions: Rules = Rules()
+    ageing_seconds: float = 60.0
+    #: How long a lane's order of priorities may be reused before its oldest jobs are looked up again.
+    ageing_lookup_seconds: float = 1.0
+    idempotency_window: float = 86_400.0
+    keep_succeeded: float = 86_400.0
+    keep_cancelled: float = 604_800.0
+    keep_dead: float = 1_209_600.0
+    keep_events: float = 1_209_600.0
+    max_result_bytes: int = 1_048_576
+
+    def keep(self, state: State) -> float:
+        """Seconds that an ended job is kept, by the way it ended."""
+        return {
+            State.SUCCEEDED: self.keep_succeeded,
+            State.CANCELLED: self.keep_cancelled,
+            State.DEAD: self.keep_dead,
+        }[state]
+
+    @property
+    def keep_log(self) -> float:
+        """Seconds that events are kept: never less than the longest of the jobs they tell of."""
+        return max(self.keep_events, self.keep_succeeded, self.keep_cancelled, self.keep_dead)
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """The answer to one new job. A duplicate carries the first job's id; its state is None once it was pruned."""
+
+    id: UUID
+    state: State | None
+    deduplicated: bool = False
+
+
+class Weighted(NamedTuple):
+    """A queue drawn by weight instead of strict order."""
+
+    queue: str
+    weight: int
+
+
+class WorkerRef(msgspec.Struct, frozen=True):
+    """Who leases. `owner` is a secret of one worker process (128 bits, never listed); `id` is what people see."""
+
+    id: str
+    owner: UUID
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """One job to run, and the ticket that can finish it."""
+
+    job: Job
+    lease: Lease
+
+
+class LeaseBatch(msgspec.Struct, frozen=True):
+    """What a lease call got. A batch that is not full says when the next job will be due, if one is known."""
+
+    leases: list[Leased]
+    lease_seconds: float
+    next_due_in: float | None = None
+
+
+class Settlement(NamedTuple):
+    """One outcome to write: the ticket, and how the run ended."""
+
+    lease: Lease
+    outcome: Outcome
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """An outcome was written: the job's state after it. `already`: by an earlier call with the same ticket."""
+
+    id: UUID
+    state: State
+    already: bool = False
+    attempts: int | None = None
+    run_at: datetime | None = None
+    retry_in: float | None = None
+    sanitized: bool = False
+    truncated: bool = False
+    result_too_large: bool = False
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A heartbeat was taken. `revoked` names jobs of these grants that must be stopped (cancelled, or lost)."""
+
+    expires_in: float
+    revoked: tuple[UUID, ...] = ()
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """An operator's verb was applied: the state before and after (None: the job is gone)."""
+
+    id: UUID
+    before: State
+    state: State | None
+
+
+class Rescued(msgspec.Struct, frozen=True):
+    """A job that upkeep took away from an owner that is gone."""
+
+    tenant: str
+    id: UUID
+    state: State
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What upkeep removed because its time was over."""
+
+    jobs: int = 0
+    events: int = 0
+    keys: int = 0
+
+
+class Subscription(Protocol):
+    """A listener's place. A signal that arrives between two waits is not missed by this listener."""
+
+    async def wait(self, timeout: float) -> bool:
+        """True when new work may be there, False when `timeout` seconds passed. A hint, never a promise."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Submitting(Protocol):
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        """Store all of `jobs`, durably, or none: a refusal is raised with the index of its job."""
+        ...
+
+    async def enqueue_in(
+        self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        """Enqueue inside the transaction open on the caller's own connection: it commits or vanishes with it."""
+        ...
+
+
+class Leasing(Protocol):
+    async def lease(
+        self,
+        queues: Sequence[str | Weighted],
+        count: int,
+        worker: WorkerRef,
+        *,
+        lease_seconds: float = 30.0,
+        tenant: str = DEFAULT_TENANT,
+    ) -> LeaseBatch:
+        """Claim up to `count` due jobs under one new grant.
+
+        Plain names are walked in strict order; with any `Weighted` the order is drawn by weight (a plain name
+        weighs 1). Inside a queue: priority (aged), then first in, first out. Paused queues give nothing.
+        """
+        ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT
+    ) -> list[Settled | RopewayError]:
+        """Write outcomes under the fence: ack, nack, snooze, release and lose in one batch."""
+        ...
+
+    async def settle_in(
+        self, connection: Any, lease: Lease, result: bytes | None = None, *, tenant: str = DEFAULT_TENANT
+    ) -> Settled:
+        """Complete a job as the last statement of the handler's own transaction; raises LeaseLost."""
+        ...
+
+    async def progress(
+        self, updates: Sequence[tuple[Lease, Progress]], *, tenant: str = DEFAULT_TENANT
+    ) -> list[RopewayError | None]:
+        """Note how far running jobs are. Not a transition: no event."""
+        ...
+
+    async def heartbeat(
+        self,
+        leases: Sequence[Lease],
+        *,
+        lease_seconds: float | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Beat | RopewayError]:
+        """Extend the grants of these leases, each with all the jobs it covers, never beyond the beating job's
+        timeout and never shorter than it was."""
+        ...
+
+    async def heartbeat_owner(self, owner: UUID, *, tenant: str = DEFAULT_TENANT) -> Beat | None:
+        """Extend every grant of one worker process in one statement; None when it holds none."""
+        ...
+
+    async def end_grants(
+        self,
+        owner: UUID,
+        *,
+        started: Collection[UUID] | None = None,
+        lost: Lost = Lost(),
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Rescued]:
+        """The owner is gone: end its grants at once. Of the jobs they still hold, those in `started` (None: all)
+        are lost, the others are released."""
+        ...
+
+
+class Inspecting(Protocol):
+    async def get(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Job | None]: ...
+
+    async def find(
+        self,
+        where: JobFilter = JobFilter(),
+        *,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> JobPage:
+        """A page of jobs, payload and result included. `newest`/`oldest` go by id (time of creation), `died` by
+        time of death, newest first, and lists only the dead. `after` is the `next` of the page before."""
+        ...
+
+    async def count(
+        self, where: JobFilter = JobFilter(), *, cap: int = 10_000, tenant: str = DEFAULT_TENANT
+    ) -> Count: ...
+
+    async def queue_stats(
+        self, queues: Collection[str] | None = None, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT
+    ) -> list[QueueStats]:
+        """Counts per state for each queue that holds jobs or is paused, by name; each count stops at `cap`."""
+        ...
+
+    async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
+        """All kept events of one job in `seq` order."""
+        ...
+
+    async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        """The next events after `position` (None: the oldest kept). In `seq` order per job; a late commit is
+        never skipped. `tenant` None reads all tenants."""
+        ...
+
+    async def tail_position(self) -> str:
+        """The end of the log as it is now."""
+        ...
+
+
+class Operating(Protocol):
+    async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
+        """End jobs that have not ended, running ones too: their worker learns it at its next heartbeat."""
+        ...
+
+    async def redrive(
+        self, ids: Sequence[UUID], *, by: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[Changed | RopewayError]:
+        """Dead and cancelled jobs run again, with a fresh budget."""
+        ...
+
+    async def redrive_where(
+        self,
+        where: JobFilter,
+        *,
+        limit: int = 10_000,
+        dry_run: bool = False,
+        by: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> RedriveReport:
+        """Redrive what a filter finds among the dead and cancelled (only the dead unless it says otherwise)."""
+        ...
+
+    async def reschedule(
+        self,
+        id: UUID,
+        *,
+        run_at: datetime | None = None,
+        delay: float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Changed: ...
+
+    async def delete(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
+        """Remove jobs that do not run. One that has not ended is cancelled first, so its log has an end."""
+        ...
+
+    async def pause(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None: ...
+
+    async def resume(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None: ...
+
+
+class Scheduling(Protocol):
+    async def put_schedule(
+        self, schedule: NewSchedule, *, replace: bool = True, tenant: str = DEFAULT_TENANT
+    ) -> Schedule:
+        """Store a schedule. `replace` False raises NameTaken if the name exists. A schedule declared in code
+        keeps what an operator changed until the code's own definition changes."""
+        ...
+
+    async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]: ...
+
+    async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule: ...
+
+    async def delete_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None: ...
+
+    async def run_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> UUID:
+        """Make the schedule's job now, besides its times."""
+        ...
+
+    async def fire_due(self, *, limit: int = 100) -> list[Fired]:
+        """Fire what is due, for all tenants. Any number of schedulers fire an instant once."""
+        ...
+
+
+class Upkeeping(Protocol):
+    """Chores for all tenants; any number of processes may run them at once."""
+
+    async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
+        """Take jobs back from grants that expired."""
+        ...
+
+    async def audit(self, *, limit: int = 1_000) -> list[Rescued]:
+        """Take back jobs that carry a token without a grant."""
+        ...
+
+    async def expire(self, *, limit: int = 1_000) -> list[UUID]:
+        """Cancel jobs that were not started in time."""
+        ...
+
+    async def prune(self) -> Pruned:
+        """Remove ended jobs, events and keys whose time is over, by whole UTC days; log each dead job removed on
+        `ropeway.purged`."""
+        ...
+
+
+class Signalling(Protocol):
+    async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> Subscription: ...
+
+
+class Engine(Submitting, Leasing, Inspecting, Operating, Scheduling, Upkeeping, Signalling, Protocol):
+    """A store of jobs."""
+
+    name: str
+    capabilities: frozenset[Capability]
+    #: What "accepted" survives: `full`, `relaxed`, or `none` for a store that lives in the process.
+    durability: Literal["full", "relaxed", "none"]
+
+    async def open(self) -> None:
+        """Connect, check version, schema and durability; raises ConfigurationError or Unavailable."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def now(self) -> datetime:
+        """The engine's clock."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,237 @@
+"""Outcomes to answers, the same for every engine: clean, decide in core, apply under the fence, explain refusals.
+
+An engine brings four small operations (`SettlementStore`); this module brings the order in which they are used.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core import fields
+from ropeway.core.decide import JobFacts, Transition, decide
+from ropeway.core.errors import FieldError, RopewayError
+from ropeway.core.job import Progress
+from ropeway.core.lease import LastTicket, Lease, answer_spent
+from ropeway.core.outcome import Done, Failed, Outcome, Snoozed
+from ropeway.core.payload import CleanResult, JobError, clean_error, clean_result, clean_text
+from ropeway.core.states import State, Verb
+from ropeway.engines.protocol import EngineRules, Settled, Settlement, WorkerRef
+
+#: Characters kept of a progress message.
+MAX_PROGRESS_MESSAGE = 1_024
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """One ack, with a result that can be stored whatever it was."""
+
+    lease: Lease
+    result: CleanResult
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One decided transition, to be written if the lease is still current."""
+
+    lease: Lease
+    transition: Transition
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What a written transition came to."""
+
+    state: State
+    attempts: int
+    run_at: datetime
+
+
+class SettlementStore(Protocol):
+    """What settling needs of an engine. Every operation checks the fence in the statement that writes."""
+
+    async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
+        """Ack; False for each lease that was not current."""
+        ...
+
+    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
+        """What decisions need to know; None for each lease that is not current."""
+        ...
+
+    async def apply(self, tenant: str, changes: Sequence[Change]) -> list[Applied | None]:
+        """Write transitions other than acks; None for each lease that was not current."""
+        ...
+
+    async def last_tickets(self, tenant: str, ids: Sequence[UUID]) -> Mapping[UUID, LastTicket]:
+        """The newest spent ticket of each job that has one."""
+        ...
+
+
+async def settle(
+    store: SettlementStore,
+    tenant: str,
+    settlements: Sequence[Settlement],
+    rules: EngineRules,
+    draw: Callable[[], float] = random.random,
+) -> list[Settled | RopewayError]:
+    """Write every outcome whose lease is current and answer each one, in order."""
+    answers: dict[int, Settled | RopewayError] = {}
+    for positions in _rounds(settlements):
+        acks = [i for i in positions if isinstance(settlements[i].outcome, Done)]
+        others = [i for i in positions if not isinstance(settlements[i].outcome, Done)]
+        if acks:
+            await _acks(store, tenant, settlements, acks, rules, answers)
+        if others:
+            await _others(store, tenant, settlements, others, rules, draw, answers)
+    return [answers[i] for i in range(len(settlements))]
+
+
+def _rounds(settlements: Sequence[Settlement]) -> list[list[int]]:
+    """Positions in groups that name each job once, so that a set-based statement keeps the order of calls."""
+    if len({s.lease.job_id for s in settlements}) == len(settlements):
+        return [list(range(len(settlements)))] if settlements else []
+    rounds: list[list[int]] = []
+    used: dict[UUID, int] = {}
+    for position, settlement in enumerate(settlements):
+        number = used.get(settlement.lease.job_id, 0)
+        used[settlement.lease.job_id] = number + 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(position)
+    return rounds
+
+
+async def _acks(
+    store: SettlementStore,
+    tenant: str,
+    settlements: Sequence[Settlement],
+    positions: list[int],
+    rules: EngineRules,
+    answers: dict[int, Settled | RopewayError],
+) -> None:
+    completions = []
+    for i in positions:
+        outcome = settlements[i].outcome
+        result = outcome.result if isinstance(outcome, Done) else None
+        completions.append(
+            Completion(settlements[i].lease, clean_result(result, max_bytes=rules.max_result_bytes))
+        )
+    written = await store.complete(tenant, completions)
+    refused = []
+    for i, completion, ok in zip(positions, completions, written, strict=True):
+        if ok:
+            answers[i] = Settled(
+                completion.lease.job_id,
+                State.SUCCEEDED,
+                sanitized=completion.result.sanitized,
+                result_too_large=completion.result.too_large,
+            )
+        else:
+            refused.append(i)
+    await _explain(store, tenant, settlements, refused, answers)
+
+
+async def _others(
+    store: SettlementStore,
+    tenant: str,
+    settlements: Sequence[Settlement],
+    positions: list[int],
+    rules: EngineRules,
+    draw: Callable[[], float],
+    answers: dict[int, Settled | RopewayError],
+) -> None:
+    outcomes: dict[int, Outcome] = {}
+    for i in positions:
+        try:
+            outcomes[i] = clean(settlements[i].outcome)
+        except FieldError as error:
+            answers[i] = error
+    positions = list(outcomes)
+    facts = await store.facts(tenant, [settlements[i].lease for i in positions]) if positions else []
+    current = [(i, known) for i, known in zip(positions, facts, strict=True) if known is not None]
+    refused = [i for i, known in zip(positions, facts, strict=True) if known is None]
+    changes = [
+        Change(settlements[i].lease, decide(known, outcomes[i], draw(), rules.decisions)) for i, known in current
+    ]
+    applied = await store.apply(tenant, changes) if changes else []
+    for (i, _), change, done in zip(current, changes, applied, strict=True):
+        if done is None:
+            refused.append(i)
+            continue
+        error = change.transition.error
+        answers[i] = Settled(
+            change.lease.job_id,
+            done.state,
+            attempts=done.attempts,
+            run_at=None if done.state is State.DEAD else done.run_at,
+            retry_in=change.transition.delay,
+            sanitized=error is not None and error.sanitized,
+            truncated=error is not None and error.truncated,
+        )
+    await _explain(store, tenant, settlements, refused, answers)
+
+
+async def _explain(
+    store: SettlementStore,
+    tenant: str,
+    settlements: Sequence[Settlement],
+    refused: list[int],
+    answers: dict[int, Settled | RopewayError],
+) -> None:
+    """Answer the leases that changed nothing: the same call again, an ended job, or a lost lease."""
+    if not refused:
+        return
+    tickets = await store.last_tickets(tenant, [settlements[i].lease.job_id for i in refused])
+    for i in refused:
+        lease, outcome = settlements[i]
+        verdict = answer_spent(lease, outcome.verb, tickets.get(lease.job_id))
+        answers[i] = Settled(lease.job_id, verdict, already=True) if isinstance(verdict, State) else verdict
+
+
+def clean(outcome: Outcome) -> Outcome:
+    """An outcome that can be stored: texts cut and cleaned (never refused, G14). Raises FieldError for the time
+    of a snooze that is none."""
+    if isinstance(outcome, Failed):
+        return msgspec.structs.replace(outcome, error=_clean_error(outcome.error))
+    if isinstance(outcome, Snoozed):
+        if outcome.run_at is not None and outcome.delay is not None:
+            raise FieldError("give run_at or delay, not both", code="conflicting_fields", pointer="/run_at")
+        if outcome.run_at is not None:
+            fields.check_time(outcome.run_at, "run_at")
+        else:
+            fields.check_seconds(outcome.delay, "delay", 0, fields.HORIZON_SECONDS)
+    return outcome
+
+
+def _clean_error(error: JobError) -> JobError:
+    cleaned = clean_error(error.type, error.message, error.traceback)
+    if cleaned.truncated or cleaned.sanitized:
+        return cleaned
+    return error
+
+
+def refusal(lease: Lease, ticket: LastTicket | None) -> RopewayError:
+    """What a heartbeat or progress call with a ticket that is not current is told."""
+    verdict = answer_spent(lease, Verb.LEASE, ticket)
+    assert not isinstance(verdict, State), "no ticket is spent by a lease"  # noqa: S101
+    return verdict
+
+
+def clean_progress(progress: Progress, now: datetime) -> Progress:
+    """A progress note that can be stored, stamped with the engine's time."""
+    message = None if progress.message is None else clean_text(progress.message, MAX_PROGRESS_MESSAGE)
+    return Progress(_finite(progress.done), _finite(progress.total), message, now)
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def check_lease_call(count: int, worker: WorkerRef, lease_seconds: float) -> None:
+    """The rules of a lease call that no store needs to see."""
+    fields.check_integer(count, "count", 1, fields.MAX_LEASE_COUNT)
+    fields.check_seconds(lease_seconds, "lease_seconds", 1, fields.MAX_LEASE_SECONDS)
+    fields.check_text(worker.id, "worker_id", limit=128)

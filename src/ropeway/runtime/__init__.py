@@ -1,0 +1,1 @@
+"""What every loop and engine needs: clocks, ids, coalescing."""

@@ -1,0 +1,121 @@
+"""The conformance suite: every promise of the engine protocol, as tests that any engine's author can run.
+
+In a test module of the engine:
+
+    from ropeway.testing.conformance import *
+
+    @pytest.fixture
+    def harness():
+        return MyHarness()      # see ropeway.testing.conformance.subject
+
+The tests are coroutines; `tests/conftest.py` of Ropeway shows the few lines that run them.
+"""
+
+from ropeway.testing.conformance.capabilities import (
+    TestDeclarations,
+    TestShared,
+    TestTransactionalCompletion,
+    TestTransactionalEnqueue,
+)
+from ropeway.testing.conformance.events import TestHistory, TestLog, TestTail
+from ropeway.testing.conformance.grants import TestEndOfAnOwner, TestHeartbeats, TestOwners, TestRescue
+from ropeway.testing.conformance.inspecting import TestCounts, TestFind, TestGet, TestPages, TestProgress
+from ropeway.testing.conformance.leasing import (
+    TestCounters,
+    TestDueTimes,
+    TestFailure,
+    TestFence,
+    TestLeaseCalls,
+    TestOneLife,
+    TestSnoozeAndRelease,
+    TestSuccess,
+)
+from ropeway.testing.conformance.operating import (
+    TestCancel,
+    TestDelete,
+    TestForeignIds,
+    TestPause,
+    TestRedrive,
+    TestReschedule,
+)
+from ropeway.testing.conformance.order import TestAgeing, TestPlaceInLine, TestPriority, TestSeveralQueues
+from ropeway.testing.conformance.races import (
+    TestClaimRaces,
+    TestKeyRaces,
+    TestOperatorRaces,
+    TestSettlingRaces,
+    TestUpkeepRaces,
+)
+from ropeway.testing.conformance.retention import TestExpire, TestPrune, TestPrunedEvents, TestPrunedKeys
+from ropeway.testing.conformance.schedules import (
+    TestChangesOfTheClock,
+    TestFiring,
+    TestKeptSchedules,
+    TestMissedInstants,
+)
+from ropeway.testing.conformance.signals import TestSignals
+from ropeway.testing.conformance.submitting import (
+    TestBatches,
+    TestIdempotencyKeys,
+    TestTimes,
+    TestUniqueJobs,
+    TestWhatIsKept,
+)
+from ropeway.testing.conformance.table import TestTable
+
+__all__ = [
+    "TestAgeing",
+    "TestBatches",
+    "TestCancel",
+    "TestChangesOfTheClock",
+    "TestClaimRaces",
+    "TestCounters",
+    "TestCounts",
+    "TestDeclarations",
+    "TestDelete",
+    "TestDueTimes",
+    "TestEndOfAnOwner",
+    "TestExpire",
+    "TestFailure",
+    "TestFence",
+    "TestFind",
+    "TestFiring",
+    "TestForeignIds",
+    "TestGet",
+    "TestHeartbeats",
+    "TestHistory",
+    "TestIdempotencyKeys",
+    "TestKeptSchedules",
+    "TestKeyRaces",
+    "TestLeaseCalls",
+    "TestLog",
+    "TestMissedInstants",
+    "TestOneLife",
+    "TestOperatorRaces",
+    "TestOwners",
+    "TestPages",
+    "TestPause",
+    "TestPlaceInLine",
+    "TestPriority",
+    "TestProgress",
+    "TestPrune",
+    "TestPrunedEvents",
+    "TestPrunedKeys",
+    "TestRedrive",
+    "TestReschedule",
+    "TestRescue",
+    "TestSettlingRaces",
+    "TestSeveralQueues",
+    "TestShared",
+    "TestSignals",
+    "TestSnoozeAndRelease",
+    "TestSuccess",
+    "TestTable",
+    "TestTail",
+    "TestTimes",
+    "TestTransactionalCompletion",
+    "TestTransactionalEnqueue",
+    "TestUniqueJobs",
+    "TestUpkeepRaces",
+    "TestWhatIsKept",
+]

@@ -1,0 +1,123 @@
+"""Capabilities: what an engine lacks is declared and refused; what it declares, works."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropeway.core.errors import LeaseLost, NotSupported
+from ropeway.core.lease import Lease
+from ropeway.core.states import EventName, State
+from ropeway.engines.capabilities import Capability
+from ropeway.runtime import ids
+from ropeway.testing.conformance.kit import (
+    ack,
+    check_log,
+    enqueue_one,
+    job_of,
+    lease_one,
+    leased_ids,
+    new_job,
+    nothing_changes,
+    state_of,
+)
+from ropeway.testing.conformance.subject import Harness
+
+
+class _Undo(Exception):
+    """Rolls a test's transaction back."""
+
+
+class TestDeclarations:
+    async def test_an_engine_says_what_it_is(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            assert engine.name == harness.name
+            assert engine.capabilities == harness.capabilities
+            assert engine.durability in ("full", "relaxed", "none")
+            assert (engine.durability == "none") == (Capability.DURABLE not in engine.capabilities)
+
+    async def test_the_clock_stands_until_it_is_moved(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            before = await engine.now()
+            assert before.utcoffset() is not None
+            assert await engine.now() == before
+            await subject.advance(1.5)
+            assert (await engine.now() - before).total_seconds() == 1.5
+
+    async def test_a_fresh_subject_is_empty(self, harness: Harness) -> None:
+        for _ in range(2):
+            async with harness.subject() as subject:
+                assert (await subject.engine.count()).number == 0
+                assert await subject.engine.schedules() == []
+                await enqueue_one(subject.engine)
+
+
+class TestShared:
+    async def test_another_handle_sees_the_same_jobs_or_is_refused(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            if Capability.SHARED not in harness.capabilities:
+                with pytest.raises(NotSupported):
+                    await subject.another()
+                return
+            other = await subject.another()
+            id = await enqueue_one(subject.engine)
+            assert await job_of(other, id) == await job_of(subject.engine, id)
+            leased = await lease_one(other)
+            assert await state_of(subject.engine, id) is State.RUNNING
+            await ack(subject.engine, leased)
+            assert await state_of(other, id) is State.SUCCEEDED
+            assert await other.now() == await subject.engine.now()
+            await subject.engine.pause("default")
+            await enqueue_one(subject.engine)
+            assert await leased_ids(other) == [], "a pause holds for every process"
+
+
+class TestTransactionalEnqueue:
+    async def test_a_job_comes_and_goes_with_the_callers_transaction(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            if Capability.TRANSACTIONAL_ENQUEUE not in harness.capabilities:
+                with pytest.raises(NotSupported):
+                    await engine.enqueue_in(object(), [new_job()])
+                assert (await engine.count()).number == 0
+                return
+            async with subject.transaction() as connection:
+                first, second = await engine.enqueue_in(connection, [new_job(payload=b"1"), new_job()])
+                assert await engine.get([first, second]) == [None, None], "seen before it was committed"
+                assert await leased_ids(engine) == []
+            assert (await job_of(engine, first)).payload == b"1"
+            assert len(await check_log(engine, first)) == 1
+            assert await leased_ids(engine) == [first, second]
+            with pytest.raises(_Undo):
+                async with subject.transaction() as connection:
+                    (undone,) = await engine.enqueue_in(connection, [new_job(idempotency_key="k")])
+                    raise _Undo
+            assert await engine.get([undone]) == [None]
+            await enqueue_one(engine, idempotency_key="k")
+
+
+class TestTransactionalCompletion:
+    async def test_a_completion_comes_and_goes_with_the_handlers_transaction(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            if Capability.TRANSACTIONAL_COMPLETION not in harness.capabilities:
+                async with nothing_changes(engine, id):
+                    with pytest.raises(NotSupported):
+                        await engine.settle_in(object(), leased.lease)
+                return
+            with pytest.raises(_Undo):
+                async with subject.transaction() as connection:
+                    await engine.settle_in(connection, leased.lease, b"1")
+                    raise _Undo
+            assert await state_of(engine, id) is State.RUNNING
+            async with subject.transaction() as connection:
+                assert (await engine.settle_in(connection, leased.lease, b"2")).state is State.SUCCEEDED
+                assert await state_of(engine, id) is State.RUNNING, "seen before it was committed"
+            assert (await job_of(engine, id)).result == b"2"
+            assert (await check_log(engine, id))[-1].event is EventName.COMPLETED
+            with pytest.raises(LeaseLost):
+                async with subject.transaction() as connection:
+                    await engine.settle_in(connection, Lease(id, 1, ids.token()))

@@ -1,0 +1,349 @@
+"""Races: calls that meet. In each exactly one wins, and the log agrees (C2, C5, C8, C11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import Any
+from uuid import UUID
+
+from ropeway.core.errors import ConflictError, InvalidState, LeaseLost, RopewayError
+from ropeway.core.outcome import Done, Failed
+from ropeway.core.query import JobFilter
+from ropeway.core.states import EventName, State
+from ropeway.core.unique import Unique
+from ropeway.engines.protocol import Beat, Changed, Engine, Leased, Settled, Settlement
+from ropeway.testing.conformance.kit import (
+    BOOM,
+    QUEUE,
+    ack,
+    answer_to,
+    check_log,
+    drive_to,
+    enqueue_many,
+    enqueue_one,
+    event_names,
+    handles,
+    job_of,
+    lease_one,
+    lease_some,
+    new_job,
+    refused,
+    state_of,
+    worker,
+)
+from ropeway.testing.conformance.subject import Harness
+
+#: How often each race is run: the schedulers of the loop and of the store decide who is first.
+ROUNDS = 10
+
+
+class TestKeyRaces:
+    async def test_fifty_enqueues_with_one_key_are_one_job(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            job = new_job(idempotency_key="k", payload=b"[1]")
+            answers = await asyncio.gather(*(engines[n % 4].enqueue([job]) for n in range(50)))
+            assert len({answer.id for (answer,) in answers}) == 1
+            assert sum(not answer.deduplicated for (answer,) in answers) == 1
+            assert await event_names(subject.engine, answers[0][0].id) == [EventName.ENQUEUED]
+            assert (await subject.engine.count()).number == 1
+
+    async def test_fifty_unique_enqueues_are_one_job(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            job = new_job(unique=Unique())
+            answers = await asyncio.gather(*(engines[n % 4].enqueue([job]) for n in range(50)))
+            assert len({answer.id for (answer,) in answers}) == 1
+            assert sum(not answer.deduplicated for (answer,) in answers) == 1
+            assert (await subject.engine.count()).number == 1
+
+    async def test_batches_that_share_keys_in_other_orders_all_come_through(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            keys = [f"k{n}" for n in range(20)]
+            batches = [
+                [new_job(idempotency_key=key) for key in (keys if n % 2 else keys[::-1])] for n in range(12)
+            ]
+            answers = await asyncio.gather(*(engines[n % 4].enqueue(batch) for n, batch in enumerate(batches)))
+            by_key: dict[str | None, set[UUID]] = {}
+            for batch, answer in zip(batches, answers, strict=True):
+                for job, one in zip(batch, answer, strict=True):
+                    by_key.setdefault(job.idempotency_key, set()).add(one.id)
+            assert {key: len(found) for key, found in by_key.items()} == dict.fromkeys(keys, 1)
+            assert (await subject.engine.count()).number == 20
+
+
+class TestClaimRaces:
+    async def test_eight_claimers_lease_each_of_200_jobs_once(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            wanted = await enqueue_many(subject.engine, 200)
+            claimed: list[Leased] = []
+
+            async def claim(engine: Engine) -> None:
+                by = worker()
+                in_vain = 0
+                # A claim may come back short while others hold their rows; it must not stay empty.
+                while len(claimed) < 200 and in_vain < 200:
+                    leased = await lease_some(engine, 5, by=by)
+                    in_vain = 0 if leased else in_vain + 1
+                    claimed.extend(leased)
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(*(claim(engines[n % 4]) for n in range(8)))
+            times = Counter(leased.job.id for leased in claimed)
+            assert set(times) == set(wanted), f"{200 - len(times)} jobs were never leased"
+            assert set(times.values()) == {1}, "a job was leased twice"
+            answers = await asyncio.gather(
+                *(answer_to(engines[n % 4], leased, Done()) for n, leased in enumerate(claimed))
+            )
+            assert all(isinstance(answer, Settled) for answer in answers)
+            for id in wanted:
+                assert len(await check_log(subject.engine, id)) == 3
+
+    async def test_enqueues_claims_and_acks_all_at_once_lose_nothing(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            done: list[UUID] = []
+            total = 120
+
+            async def produce(engine: Engine) -> None:
+                for _ in range(total // 4 // 5):
+                    await engine.enqueue([new_job()] * 5)
+                    await asyncio.sleep(0)
+
+            async def work(engine: Engine) -> None:
+                by = worker()
+                in_vain = 0
+                while len(done) < total and in_vain < 1_000:
+                    leased = await lease_some(engine, 7, by=by)
+                    in_vain = 0 if leased else in_vain + 1
+                    answers = await engine.settle([Settlement(one.lease, Done()) for one in leased])
+                    done.extend(answer.id for answer in answers if isinstance(answer, Settled))
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(*(produce(engine) for engine in engines), *(work(engine) for engine in engines))
+            assert len(done) == len(set(done)) == total
+            ended = JobFilter(states=frozenset({State.SUCCEEDED}))
+            assert (await subject.engine.count(ended)).number == total
+
+
+class TestSettlingRaces:
+    async def test_an_ack_against_an_ack(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for _ in range(ROUNDS):
+                id = await enqueue_one(first)
+                leased = await lease_one(first)
+                answers = await asyncio.gather(
+                    *(answer_to(engine, leased, Done()) for engine in (first, second, first, second))
+                )
+                settled = [answer for answer in answers if isinstance(answer, Settled)]
+                assert len(settled) == 4
+                assert sorted(answer.already for answer in settled) == [False, True, True, True]
+                assert len(await check_log(first, id)) == 3
+
+    async def test_an_ack_against_a_nack(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                leased = await lease_one(first)
+                calls = [answer_to(first, leased, Done()), answer_to(second, leased, Failed(BOOM, retry=False))]
+                done, failed = await _both(calls, swap=round % 2 == 1)
+                assert isinstance(done, Settled) != isinstance(failed, Settled), "both or neither won"
+                state = State.SUCCEEDED if isinstance(done, Settled) else State.DEAD
+                assert await state_of(first, id) is state
+                assert len(await check_log(first, id)) == 3
+
+    async def test_an_ack_against_the_rescue(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                leased = await lease_one(first, lease_seconds=30)
+                await subject.advance(31)
+                answer, rescued = await _both(
+                    [answer_to(first, leased, Done()), second.rescue()], swap=round % 2 == 1
+                )
+                if isinstance(answer, Settled):
+                    assert rescued == []
+                    assert await state_of(first, id) is State.SUCCEEDED
+                else:
+                    refused(answer, LeaseLost)
+                    assert [one.id for one in rescued] == [id]
+                    assert await state_of(first, id) is State.QUEUED
+                    await ack(first, await lease_one(first))
+                await check_log(first, id)
+
+    async def test_an_ack_against_a_cancel(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                leased = await lease_one(first)
+                answer, (cancelled,) = await _both(
+                    [answer_to(first, leased, Done()), second.cancel([id])], swap=round % 2 == 1
+                )
+                assert isinstance(answer, Settled) != isinstance(cancelled, Changed), "both or neither won"
+                state = State.SUCCEEDED if isinstance(answer, Settled) else State.CANCELLED
+                assert await state_of(first, id) is state
+                assert len(await check_log(first, id)) == 3
+
+    async def test_an_ack_against_the_end_of_its_owner(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                by = worker()
+                wanted = await enqueue_many(first, 3)
+                leased = await lease_some(first, 3, by=by)
+                acks = [Settlement(one.lease, Done()) for one in leased[:2]]
+                answers, rescued = await _both(
+                    [first.settle(acks), second.end_grants(by.owner)], swap=round % 2 == 1
+                )
+                won = {one.id for one in answers if isinstance(one, Settled)}
+                taken = {one.id for one in rescued}
+                assert won | taken == set(wanted)
+                assert not won & taken, "a job was finished and taken back"
+                for id in taken:
+                    assert (await job_of(first, id)).lease_lost_count == 1
+                for one in await lease_some(first, 3):
+                    await ack(first, one)
+                for id in wanted:
+                    assert (await check_log(first, id))[-1].event is EventName.COMPLETED
+
+    async def test_a_heartbeat_against_the_rescue(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                leased = await lease_one(first, lease_seconds=30)
+                await subject.advance(31)
+                (beat,), rescued = await _both(
+                    [first.heartbeat([leased.lease]), second.rescue()], swap=round % 2 == 1
+                )
+                assert isinstance(beat, Beat) != bool(rescued), "a lease was extended and taken away"
+                state = State.RUNNING if isinstance(beat, Beat) else State.QUEUED
+                assert await state_of(first, id) is state
+                await first.cancel([id])
+                await check_log(first, id)
+
+
+class TestUpkeepRaces:
+    async def test_rescuers_take_each_job_back_once(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            wanted = await enqueue_many(subject.engine, 20)
+            for _ in range(5):
+                await lease_some(subject.engine, 4, lease_seconds=30)
+            await subject.advance(31)
+            answers = await asyncio.gather(*(engine.rescue() for engine in engines * 2))
+            rescued = [one.id for answer in answers for one in answer] + [
+                one.id for one in await subject.engine.rescue()
+            ]
+            assert sorted(rescued) == sorted(wanted)
+            for id in wanted:
+                assert (await job_of(subject.engine, id)).lease_lost_count == 1
+                assert len(await check_log(subject.engine, id)) == 3
+
+    async def test_a_rescue_against_the_report_of_a_death(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                by = worker()
+                id = await enqueue_one(first)
+                await lease_one(first, by=by, lease_seconds=30)
+                await subject.advance(31)
+                rescued, ended = await _both([first.rescue(), second.end_grants(by.owner)], swap=round % 2 == 1)
+                assert [one.id for one in [*rescued, *ended]] == [id]
+                assert (await job_of(first, id)).lease_lost_count == 1
+                await first.cancel([id])
+                await check_log(first, id)
+
+    async def test_sweepers_expire_each_job_once(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            wanted = await enqueue_many(subject.engine, 20, expires_in=60)
+            await subject.advance(60)
+            answers = await asyncio.gather(*(engine.expire() for engine in engines))
+            expired = [id for answer in answers for id in answer] + await subject.engine.expire()
+            assert sorted(expired) == sorted(wanted)
+            for id in wanted:
+                assert len(await check_log(subject.engine, id)) == 2
+
+
+class TestOperatorRaces:
+    async def test_a_redrive_against_a_redrive(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            for _ in range(ROUNDS):
+                id = (await drive_to(subject, State.DEAD)).id
+                answers = [answer for (answer,) in await asyncio.gather(*(e.redrive([id]) for e in engines))]
+                assert sum(isinstance(answer, Changed) for answer in answers) == 1
+                assert all(type(answer) in (Changed, InvalidState) for answer in answers)
+                assert [event.event for event in await check_log(subject.engine, id)].count(EventName.RETRIED) == 1
+                await ack(subject.engine, await lease_one(subject.engine))
+
+    async def test_redrives_by_filter_share_the_dead(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 4)
+            dead = [(await drive_to(subject, State.DEAD)).id for _ in range(12)]
+            reports = await asyncio.gather(*(engine.redrive_where(JobFilter(), limit=5) for engine in engines))
+            retried = [id for report in reports for id in report.retried]
+            retried += (await subject.engine.redrive_where(JobFilter())).retried
+            assert sorted(retried) == sorted(dead)
+            for id in dead:
+                assert len(await check_log(subject.engine, id)) == 4
+
+    async def test_a_cancel_against_a_lease(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                batch, (cancelled,) = await _both(
+                    [first.lease([QUEUE], 1, worker()), second.cancel([id])], swap=round % 2 == 1
+                )
+                assert isinstance(cancelled, Changed)
+                assert cancelled.before is (State.RUNNING if batch.leases else State.QUEUED)
+                assert await state_of(first, id) is State.CANCELLED
+                for leased in batch.leases:
+                    refused(await answer_to(first, leased, Done()), LeaseLost)
+                await check_log(first, id)
+
+    async def test_a_delete_against_a_lease(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                batch, (deleted,) = await _both(
+                    [first.lease([QUEUE], 1, worker()), second.delete([id])], swap=round % 2 == 1
+                )
+                assert isinstance(deleted, Changed) != bool(batch.leases), "a running job was deleted"
+                for leased in batch.leases:
+                    await ack(first, leased)
+                await check_log(first, id)
+
+    async def test_a_reschedule_against_a_lease(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+
+            async def postpone(id: UUID) -> Changed | RopewayError:
+                try:
+                    return await second.reschedule(id, delay=3_600)
+                except ConflictError as error:
+                    return error
+
+            for round in range(ROUNDS):
+                id = await enqueue_one(first)
+                batch, moved = await _both([first.lease([QUEUE], 1, worker()), postpone(id)], swap=round % 2 == 1)
+                assert isinstance(moved, Changed) != bool(batch.leases), "a running job was rescheduled"
+                await first.cancel([id])
+                await check_log(first, id)
+
+
+async def _both(calls: Sequence[Awaitable[Any]], *, swap: bool) -> list[Any]:
+    """Two calls at once, answers in order; `swap` lets the second one start first."""
+    answers = await asyncio.gather(*(reversed(calls) if swap else calls))
+    return answers[::-1] if swap else list(answers)

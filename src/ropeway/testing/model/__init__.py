@@ -1,0 +1,12 @@
+"""The model test (E36): random programs whose every visible result must be the one that the oracle works out.
+
+    from ropeway.testing.model import model_test
+
+    TestModel = model_test(MyHarness())     # see ropeway.testing.conformance.subject
+
+It needs Hypothesis.
+"""
+
+from ropeway.testing.model.machine import model_test
+
+__all__ = ["model_test"]
