@@ -20,10 +20,10 @@ def order_priorities(waited: Mapping[int, float], step_seconds: float) -> tuple[
     if step_seconds <= 0 or all(seconds < step_seconds for seconds in waited.values()):
         return PRIORITIES
 
-    def place(priority: int) -> tuple[int, float]:
+    def place(priority: int) -> tuple[float, float]:
         seconds = waited.get(priority, 0.0)
         if priority < HIGHEST_BY_AGE:
             return priority, 0.0
-        return max(HIGHEST_BY_AGE, priority - int(seconds // step_seconds)), -seconds
+        return max(HIGHEST_BY_AGE, priority - seconds // step_seconds), -seconds
 
     return tuple(sorted(PRIORITIES, key=place))

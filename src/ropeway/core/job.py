@@ -15,6 +15,9 @@ from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import CancelReason, DeadReason, State
 from ropeway.core.unique import Unique
 
+#: No setting allows a larger payload than this.
+LARGEST_PAYLOAD = 16 * 1_048_576
+
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 5
@@ -53,7 +56,8 @@ class NewJob(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         fields.check_name(self.type, "type")
         fields.check_name(self.queue, "queue")
-        check_payload(self.payload)
+        # How large a payload may be is the engine's setting; here is only the bound that no setting passes.
+        check_payload(self.payload, max_bytes=LARGEST_PAYLOAD)
         # The common values pass by one comparison each: this runs for every job that is enqueued.
         if type(self.priority) is not int or not 1 <= self.priority <= 9:
             fields.check_integer(self.priority, "priority", 1, 9)

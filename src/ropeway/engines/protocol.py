@@ -24,6 +24,7 @@ from ropeway.core.events import Event, EventPage
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost, Outcome
+from ropeway.core.payload import MAX_PAYLOAD_BYTES
 from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats, RedriveReport
 from ropeway.core.schedule import Fired, NewSchedule, Schedule
 from ropeway.core.states import State
@@ -42,7 +43,8 @@ class EngineRules(msgspec.Struct, frozen=True):
     keep_cancelled: float = 604_800.0
     keep_dead: float = 1_209_600.0
     keep_events: float = 1_209_600.0
-    max_result_bytes: int = 1_048_576
+    #: The largest payload that is accepted and the largest result that is kept.
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
 
     def keep(self, state: State) -> float:
         """Seconds that an ended job is kept, by the way it ended."""

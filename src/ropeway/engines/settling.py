@@ -117,7 +117,7 @@ async def _acks(
         outcome = settlements[i].outcome
         result = outcome.result if isinstance(outcome, Done) else None
         completions.append(
-            Completion(settlements[i].lease, clean_result(result, max_bytes=rules.max_result_bytes))
+            Completion(settlements[i].lease, clean_result(result, max_bytes=rules.max_payload_bytes))
         )
     written = await store.complete(tenant, completions)
     refused = []
@@ -147,8 +147,8 @@ async def _others(
     for i in positions:
         try:
             outcomes[i] = clean(settlements[i].outcome)
-        except FieldError as error:
-            answers[i] = error
+        except FieldError as unfit:
+            answers[i] = unfit
     positions = list(outcomes)
     facts = await store.facts(tenant, [settlements[i].lease for i in positions]) if positions else []
     current = [(i, known) for i, known in zip(positions, facts, strict=True) if known is not None]

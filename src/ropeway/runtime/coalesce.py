@@ -49,12 +49,19 @@ class Coalescer(Generic[Item, Answer]):
                 size = min(self._limit, len(self._waiting))
                 batch = [self._waiting.popleft() for _ in range(size)]
                 await self._answer(batch)
+        except BaseException:
+            # Nobody is left to flush what waits behind a batch that was cancelled.
+            while self._waiting:
+                self._waiting.popleft()[1].cancel()
+            raise
         finally:
             self._task = None
 
     async def _answer(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._flush([item for item, _ in batch])
+            if len(answers) != len(batch):
+                raise RuntimeError(f"{len(answers)} answers to {len(batch)} items")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers
             for _, future in batch:
                 if not future.done():

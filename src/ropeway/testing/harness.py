@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from ropeway.core.errors import NotSupported
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.protocol import Engine, EngineRules
+from ropeway.engines.sqlite import SqliteEngine
 from ropeway.runtime.clock import ManualClock
 from ropeway.testing.conformance.subject import TEST_RULES
 
@@ -36,3 +39,45 @@ class MemoryHarness:
     @asynccontextmanager
     async def subject(self, rules: EngineRules = TEST_RULES) -> AsyncIterator[MemorySubject]:
         yield MemorySubject(rules)
+
+
+class SqliteSubject:
+    """Handles on one file in a folder of its own; they share a clock."""
+
+    def __init__(self, file: Path, rules: EngineRules) -> None:
+        self._file = file
+        self._rules = rules
+        self.clock = ManualClock()
+        self._handles = [SqliteEngine(file, rules, self.clock)]
+        self.engine: Engine = self._handles[0]
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    async def another(self) -> Engine:
+        handle = SqliteEngine(self._file, self._rules, self.clock)
+        await handle.open()
+        self._handles.append(handle)
+        return handle
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        raise NotSupported("the SQLite engine takes no part in the caller's transactions")
+
+    async def close(self) -> None:
+        for handle in self._handles:
+            await handle.close()
+
+
+class SqliteHarness:
+    name = "sqlite"
+    capabilities: frozenset[Capability] = SqliteEngine.capabilities
+
+    @asynccontextmanager
+    async def subject(self, rules: EngineRules = TEST_RULES) -> AsyncIterator[SqliteSubject]:
+        with tempfile.TemporaryDirectory(prefix="ropeway-") as folder:
+            subject = SqliteSubject(Path(folder) / "ropeway.db", rules)
+            try:
+                await subject.engine.open()
+                yield subject
+            finally:
+                await subject.close()

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 
+import asyncpg
+
 from ropeway.engines import sqlfile
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.postgres import PostgresEngine
@@ -47,6 +49,15 @@ class PostgresSubject:
         self._others.append(other)
         await other.open()
         return other
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        connection = await connect(Address.parse(self._harness.url))
+        try:
+            async with connection.transaction():
+                yield connection
+        finally:
+            await connection.close()
 
     async def close(self) -> None:
         for engine in (self.engine, *self._others):

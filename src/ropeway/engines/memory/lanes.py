@@ -41,23 +41,20 @@ class Lanes:
 
     def oldest_due(self, tenant: str, queue: str, priority: int, now: datetime) -> datetime | None:
         """When the first startable job became due."""
-        first = self._first(tenant, queue, priority, lambda row: row.startable(now))
-        return None if first is None else first[0]
+        heap = self._heaps.get((tenant, queue, priority), [])
+        while heap and heap[0][0] <= now:
+            row = self._live(heap[0], (tenant, queue, priority))
+            if row is not None and row.startable(now):
+                return heap[0][0]
+            heapq.heappop(heap)
+        return None
 
     def next_due(self, tenant: str, queue: str, priority: int) -> datetime | None:
         """When the next free job is due, now or later."""
-        first = self._first(tenant, queue, priority, lambda _: True)
-        return None if first is None else first[0]
-
-    def _first(self, tenant: str, queue: str, priority: int, wanted: Callable[[JobRow], bool]) -> Entry | None:
-        lane = (tenant, queue, priority)
-        heap = self._heaps.get(lane, [])
+        heap = self._heaps.get((tenant, queue, priority), [])
         while heap:
-            row = self._live(heap[0], lane)
-            if row is not None and wanted(row):
-                return heap[0]
-            if row is not None:
-                return None
+            if self._live(heap[0], (tenant, queue, priority)) is not None:
+                return heap[0][0]
             heapq.heappop(heap)
         return None
 

@@ -18,7 +18,7 @@ from ropeway.runtime.ids import uuid7s
 
 class MemorySubmitting(MemoryStore):
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
-        check_batch(jobs, self.clock.now())
+        check_batch(jobs, self.clock.now(), self.rules.max_payload_bytes)
         return self.enqueue_all(jobs, tenant)
 
     def enqueue_all(self, jobs: Sequence[NewJob], tenant: str) -> list[Enqueued]:

@@ -180,7 +180,7 @@ class PostgresLeasing(PostgresStore):
     async def settle_in(
         self, connection: Any, lease: Lease, result: bytes | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Settled:
-        cleaned = clean_result(result, max_bytes=self.rules.max_result_bytes)
+        cleaned = clean_result(result, max_bytes=self.rules.max_payload_bytes)
         text = None if cleaned.data is None else cleaned.data.decode()
         arguments = [
             tenant, str(lease.job_id), lease.attempt, str(lease.token), text, cleaned.sanitized, cleaned.too_large

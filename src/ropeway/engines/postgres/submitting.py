@@ -69,7 +69,7 @@ class PostgresSubmitting(PostgresStore):
 
     async def _check(self, jobs: Sequence[NewJob]) -> None:
         times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
-        check_batch(jobs, await self.clock_for(*times))
+        check_batch(jobs, await self.clock_for(*times), self.rules.max_payload_bytes)
 
     async def _flush_plain(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
         try:

@@ -1,4 +1,4 @@
-"""Answers from the database's threads to the event loops that asked: one wake-up of a loop per batch of answers."""
+"""Answers from the database's threads to the event loops that asked: one wake-up of a loop per batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def deliver(answers: Sequence[Answer]) -> None:
     for loop, batch in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, batch)
-        except RuntimeError:  # noqa: PERF203 - the loop was closed: nobody waits there any more
+        except RuntimeError:
+            # The loop was closed: nobody waits there any more.
             continue
 
 

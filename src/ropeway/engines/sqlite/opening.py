@@ -1,4 +1,4 @@
-"""Opening the file: what must be true of it and of SQLite before anything is stored, each with one clear refusal."""
+"""Opening the file: what must be true of it and of SQLite before anything is stored, one clear refusal each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ BUSY_SECONDS = 10.0
 #: Types of file systems, as /proc/mounts names them, whose locks or shared memory cannot be relied upon.
 NETWORK_FILE_SYSTEMS = frozenset(
     {
-        "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph", "fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs",
-        "fuse.goofys", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
+        "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph", "fuse.davfs", "fuse.gcsfuse",
+        "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2",
+        "glusterfs", "gpfs",
         "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs",
     }
 )  # fmt: skip
@@ -54,7 +55,9 @@ class Database(NamedTuple):
             raise ConfigurationError(f"durability must be 'full' or 'relaxed', not {self.durability!r}")
         folder = self.path.parent
         if not folder.is_dir():
-            raise ConfigurationError(f"the folder {folder} does not exist", hint="create it, or change ROPEWAY_URL")
+            raise ConfigurationError(
+                f"the folder {folder} does not exist", hint="create it, or change ROPEWAY_URL"
+            )
         if self.path.is_dir():
             raise ConfigurationError(f"{self.path} is a folder", hint="name a file, such as sqlite:///ropeway.db")
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -79,7 +82,11 @@ class Database(NamedTuple):
         """A connection with every setting made and read back. Raises ConfigurationError or Unavailable."""
         try:
             db = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+                self.path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
             )
         except sqlite3.Error as error:
             raise opening_error(self.path, error) from error

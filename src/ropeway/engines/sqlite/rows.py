@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +30,9 @@ _read_progress = msgspec.json.Decoder(Progress).decode
 _read_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 _read_headers = msgspec.json.Decoder(dict[str, str]).decode
 _read_detail = msgspec.json.Decoder(dict[str, Any]).decode
+
+#: Many jobs share few policies.
+_read_policy = lru_cache(maxsize=256)(retry.decode)
 
 _FREE = "free"
 _LEASED = "leased"
@@ -94,7 +98,7 @@ def packed_ids(ids: Sequence[UUID]) -> dict[str, object]:
 
 
 def facts(attempts: int, max_attempts: int, failures: int, lost: int, policy: str | None) -> JobFacts:
-    return JobFacts(attempts, max_attempts, failures, lost, None if policy is None else retry.decode(policy))
+    return JobFacts(attempts, max_attempts, failures, lost, None if policy is None else _read_policy(policy))
 
 
 def leased_job(row: Sequence[Any], tenant: str, worker: str, now: datetime, until: datetime) -> Job:
@@ -116,7 +120,7 @@ def leased_job(row: Sequence[Any], tenant: str, worker: str, now: datetime, unti
         row[11],
         row[12],
         row[13],
-        None if row[14] is None else retry.decode(row[14]),
+        None if row[14] is None else _read_policy(row[14]),
         now,
         None,
         worker,
@@ -152,7 +156,7 @@ def stored_job(row: sqlite3.Row, now: int) -> Job:
         failures=row["failures"],
         lease_lost_count=row["lost"],
         timeout=row["timeout"],
-        retry=None if row["retry"] is None else retry.decode(row["retry"]),
+        retry=None if row["retry"] is None else _read_policy(row["retry"]),
         started_at=optional_moment(row["started_at"]),
         finished_at=optional_moment(row["finished_at"]),
         locked_by=row["worker"] if leased else None,
@@ -179,7 +183,7 @@ def stored_jobs(db: sqlite3.Connection, statement: str, parameters: dict[str, An
 def named(db: sqlite3.Connection, statement: str, parameters: dict[str, Any]) -> list[sqlite3.Row]:
     """Rows whose columns have names."""
     cursor = db.cursor()
-    cursor.row_factory = sqlite3.Row  # type: ignore[assignment]
+    cursor.row_factory = sqlite3.Row
     return cursor.execute(statement, parameters).fetchall()
 
 
@@ -189,7 +193,23 @@ def stored_events(rows: Iterable[Sequence[Any]]) -> list[Event]:
 
 
 def _event(row: Sequence[Any]) -> Event:
-    (job_id, seq, name, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail) = row
+    (
+        job_id,
+        seq,
+        name,
+        state,
+        tenant,
+        type,
+        queue,
+        at,
+        attempt,
+        worker,
+        run_at,
+        priority,
+        millis,
+        error,
+        detail,
+    ) = row
     event = EventName(name)
     return Event(
         event,

@@ -2,8 +2,8 @@
 
 A call is a verb and its arguments. Calls of the same verb that follow one another are handed to the verb together,
 so that it can move them with one statement. Callers are answered after the commit, all at once: what they are told
-is durable. A verb refuses before it writes, so a refused call leaves nothing behind; if something unforeseen breaks
-a transaction, it is rolled back and its calls are done again one by one, so that only the culprit fails.
+is durable. A verb refuses before it writes, so a refused call leaves nothing behind; if something unforeseen
+breaks a transaction, it is rolled back and its calls are done again one by one, so that only the culprit fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def one_by_one(verb: Callable[[Transaction, Asked], Told]) -> Verb[Asked, Told]:
         for asked in calls:
             try:
                 answers.append(verb(tx, asked))
-            except RopewayError as error:  # noqa: PERF203 - the refusal of one call is its own answer
+            except RopewayError as error:
                 answers.append(error)
         return answers
 
@@ -198,7 +198,13 @@ def _belongs_to_a_call(error: Exception) -> bool:
     if not isinstance(error, sqlite3.Error):
         return False
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, 0)
+    return code in (
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_TOOBIG,
+        0,
+    )
 
 
 def _store_error(error: Exception) -> EngineError:

@@ -20,16 +20,7 @@ from ropeway.testing.conformance.capabilities import (
 from ropeway.testing.conformance.events import TestHistory, TestLog, TestTail
 from ropeway.testing.conformance.grants import TestEndOfAnOwner, TestHeartbeats, TestOwners, TestRescue
 from ropeway.testing.conformance.inspecting import TestCounts, TestFind, TestGet, TestPages, TestProgress
-from ropeway.testing.conformance.leasing import (
-    TestCounters,
-    TestDueTimes,
-    TestFailure,
-    TestFence,
-    TestLeaseCalls,
-    TestOneLife,
-    TestSnoozeAndRelease,
-    TestSuccess,
-)
+from ropeway.testing.conformance.leasing import TestCounters, TestDueTimes, TestLeaseCalls
 from ropeway.testing.conformance.operating import (
     TestCancel,
     TestDelete,
@@ -52,6 +43,13 @@ from ropeway.testing.conformance.schedules import (
     TestFiring,
     TestKeptSchedules,
     TestMissedInstants,
+)
+from ropeway.testing.conformance.settling import (
+    TestFailure,
+    TestFence,
+    TestOneLife,
+    TestSnoozeAndRelease,
+    TestSuccess,
 )
 from ropeway.testing.conformance.signals import TestSignals
 from ropeway.testing.conformance.submitting import (

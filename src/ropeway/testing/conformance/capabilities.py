@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
 import pytest
 
 from ropeway.core.errors import LeaseLost, NotSupported
@@ -20,11 +24,20 @@ from ropeway.testing.conformance.kit import (
     nothing_changes,
     state_of,
 )
-from ropeway.testing.conformance.subject import Harness
+from ropeway.testing.conformance.subject import Harness, Subject
 
 
 class _Undo(Exception):
     """Rolls a test's transaction back."""
+
+
+@asynccontextmanager
+async def _undone(subject: Subject) -> AsyncIterator[Any]:
+    """A transaction of the caller's that does not commit."""
+    with suppress(_Undo):
+        async with subject.transaction() as connection:
+            yield connection
+            raise _Undo
 
 
 class TestDeclarations:
@@ -89,10 +102,8 @@ class TestTransactionalEnqueue:
             assert (await job_of(engine, first)).payload == b"1"
             assert len(await check_log(engine, first)) == 1
             assert await leased_ids(engine) == [first, second]
-            with pytest.raises(_Undo):
-                async with subject.transaction() as connection:
-                    (undone,) = await engine.enqueue_in(connection, [new_job(idempotency_key="k")])
-                    raise _Undo
+            async with _undone(subject) as connection:
+                (undone,) = await engine.enqueue_in(connection, [new_job(idempotency_key="k")])
             assert await engine.get([undone]) == [None]
             await enqueue_one(engine, idempotency_key="k")
 
@@ -108,10 +119,8 @@ class TestTransactionalCompletion:
                     with pytest.raises(NotSupported):
                         await engine.settle_in(object(), leased.lease)
                 return
-            with pytest.raises(_Undo):
-                async with subject.transaction() as connection:
-                    await engine.settle_in(connection, leased.lease, b"1")
-                    raise _Undo
+            async with _undone(subject) as connection:
+                await engine.settle_in(connection, leased.lease, b"1")
             assert await state_of(engine, id) is State.RUNNING
             async with subject.transaction() as connection:
                 assert (await engine.settle_in(connection, leased.lease, b"2")).state is State.SUCCEEDED

@@ -324,6 +324,7 @@ class TestCounts:
             await enqueue_one(engine, queue="hidden", tenant=OTHER_TENANT)
             await engine.pause("b")
             await engine.pause("empty")
+            await engine.pause("theirs", tenant=OTHER_TENANT)
             every = dict.fromkeys(REACHABLE, 1) | {State.QUEUED: 3}
             stats = await engine.queue_stats()
             assert [(one.queue, one.paused) for one in stats] == [("all", False), ("b", True), ("empty", True)]

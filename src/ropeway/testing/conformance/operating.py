@@ -194,11 +194,13 @@ class TestReschedule:
     async def test_to_another_time(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
-            now = await engine.now()
             id = await enqueue_one(engine)
+            await subject.advance(1)
+            now = await engine.now()
             then = now + timedelta(hours=1)
             assert await engine.reschedule(id, run_at=then) == Changed(id, State.QUEUED, State.SCHEDULED)
-            assert (await job_of(engine, id)).run_at == then
+            job = await job_of(engine, id)
+            assert (job.run_at, job.updated_at) == (then, now)
             event = await last_event(engine, id)
             assert event.event is EventName.RESCHEDULED
             assert event.data["run_at"].endswith("Z")

@@ -1,4 +1,4 @@
-"""Signals: hints that wake a waiting worker. They may come too often; they may not fail to come in a healthy store.
+"""Signals: hints that wake a waiting worker. They may come too often; in a healthy store they do come.
 
 A wait that is expected to end by a signal has a generous timeout, which costs nothing when the signal comes. Only
 the silence before it is waited for, a few milliseconds at a time.

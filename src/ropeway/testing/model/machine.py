@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
 from unittest import TestCase
+from uuid import UUID
 
 import msgspec
 from hypothesis import HealthCheck, settings
@@ -55,7 +56,7 @@ RULES: EngineRules = msgspec.structs.replace(
 
 TENANTS = ("a", "b")
 QUEUES = ("q1", "q2")
-WORKERS = ("w1", "w2")
+WORKERS = ("w1", "w2", "w3")
 
 _asks = st.builds(
     Ask,
@@ -76,11 +77,10 @@ _moments = st.builds(
 )
 _keyed = st.builds(
     Ask,
-    queue=st.sampled_from(QUEUES),
-    payload=st.sampled_from(tuple(PAYLOADS)),
+    payload=st.sampled_from((b"{}", b"{}", *PAYLOADS)),
     key=st.sampled_from(("k1", "k2")),
     window=st.sampled_from((None, 0.0, 60.0)),
-    delay=st.sampled_from((None, 45.0)),
+    delay=st.sampled_from((None, None, 45.0)),
 )
 _uniques = st.builds(
     Ask,
@@ -154,7 +154,9 @@ def _said(value: object) -> str:
         return f"{type(value).__name__}({', '.join(told)})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_said, value))}]"
-    return str(value) if isinstance(value, StrEnum) else repr(value)
+    if isinstance(value, UUID) and value.int < 1_000_000:
+        return f"job {value.int}"
+    return str(value) if isinstance(value, StrEnum | datetime) else repr(value)
 
 
 def _call(method: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
@@ -180,6 +182,7 @@ _CALLS: tuple[tuple[int, st.SearchStrategy[Call]], ...] = (
         ),
     ),
     (4, _call("work", tenant=_tenants, count=st.integers(1, 3), outcome=_outcomes)),
+    (2, _call("crash", tenant=_tenants, times=st.integers(1, 3))),
     (6, _call("settle", lease=_ago, outcome=_outcomes, reply_lost=st.booleans())),
     (1, _call("settle_together", lease=_ago, how=st.tuples(_outcomes, _outcomes, _outcomes))),
     (2, _call("replay", stale=_ago, outcome=_outcomes)),
@@ -434,6 +437,12 @@ class ModelMachine(RuleBasedStateMachine):
         self.stale += tickets
         self._settle(tenant, [(ticket, outcome) for ticket in tickets])
 
+    def crash(self, tenant: str, times: int) -> None:
+        """The next job kills its worker, and the one after that."""
+        for _ in range(times):
+            self.stale += self._lease(tenant, QUEUES, 1, "w3", 30.0)
+            self.worker_dies(tenant, "w3", reported=True, started=None)
+
     def settle_together(self, ticket: Ticket, how: tuple[Outcome, Outcome, Outcome]) -> None:
         """One batch for two tickets, the first of them twice, and the tenant of the first for both."""
         tenant = self._use(ticket)
@@ -596,20 +605,24 @@ def compare(what: str, got: object, expected: object) -> None:
 def _differences(path: str, got: object, expected: object) -> list[str]:
     if got == expected:
         return []
-    if type(got) is type(expected):
-        if isinstance(got, list | tuple) and isinstance(expected, list | tuple) and len(got) == len(expected):
-            return [
-                line
-                for index, pair in enumerate(zip(got, expected, strict=True))
-                for line in _differences(f"{path}[{index}]", *pair)
-            ]
-        if isinstance(got, msgspec.Struct):
-            return [
-                line
-                for name in got.__struct_fields__
-                for line in _differences(f"{path}.{name}", getattr(got, name), getattr(expected, name))
-            ]
-    return [f"  {path or 'answer'} is {got!r}", f"  {' ' * len(path or 'answer')} not {expected!r}"]
+    if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
+        lines = [
+            line
+            for index, pair in enumerate(zip(got, expected, strict=False))
+            for line in _differences(f"{path}[{index}]", *pair)
+        ]
+        both = min(len(got), len(expected))
+        lines += [f"  {path}[{index}] should not be there: {_said(got[index])}" for index in range(both, len(got))]
+        return lines + [
+            f"  {path}[{index}] is missing: {_said(expected[index])}" for index in range(both, len(expected))
+        ]
+    if isinstance(got, msgspec.Struct) and type(got) is type(expected):
+        return [
+            line
+            for name in got.__struct_fields__
+            for line in _differences(f"{path}.{name}", getattr(got, name), getattr(expected, name))
+        ]
+    return [f"  {path or 'it'} is {_said(got)}, not {_said(expected)}"]
 
 
 def model_test(harness: Harness, *, examples: int = 200, steps: int = 50) -> type[TestCase]:

@@ -237,7 +237,7 @@ class Side:
         """Read the tail on and keep it by job; the jobs that something happened to."""
         touched = set()
         while True:
-            page = await self.engine.tail(self._position, limit=100)
+            page = await self.engine.tail(self._position, limit=7)
             self._position = page.position
             for event in page.events:
                 number = self._number(event.job_id)

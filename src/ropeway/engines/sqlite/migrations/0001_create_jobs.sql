@@ -7,6 +7,9 @@
 --
 -- Ended jobs stay in `jobs`. Every index that a claim, a grant or a chore walks is partial, so they slow nothing
 -- down; moving each job to an archive table costs four more changes of B-trees (20 to 25 µs against 18 to 19 µs).
+--
+-- Checks are written with OR: for a list after IN of more than two values SQLite builds a table at each execution
+-- (an insert into `jobs` took 9.2 µs instead of 4.0, one into `events` 2.7 instead of 0.6).
 
 -- What a job was enqueued with. Never updated.
 CREATE TABLE bodies (
@@ -33,7 +36,8 @@ CREATE TABLE jobs (
     priority        INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 9),
     -- A free job is scheduled, queued, retrying or waiting: that depends on the clock and is never stored.
     stage           TEXT    NOT NULL DEFAULT 'free'
-                    CHECK (stage IN ('free', 'leased', 'succeeded', 'dead', 'cancelled')),
+                    CHECK (stage = 'free' OR stage = 'leased' OR stage = 'succeeded' OR stage = 'dead'
+                           OR stage = 'cancelled'),
     run_at          INTEGER NOT NULL,
     attempt         INTEGER NOT NULL DEFAULT 0,
     attempts        INTEGER NOT NULL DEFAULT 0,
@@ -53,11 +57,12 @@ CREATE TABLE jobs (
     spent_verb      TEXT,
     -- Who has the job, or had it last.
     worker          TEXT,
-    dead_reason     TEXT    CHECK (dead_reason IN ('max_attempts', 'rejected', 'crash_limit', 'bad_payload')),
-    cancel_reason   TEXT    CHECK (cancel_reason IN ('requested', 'expired')),
+    dead_reason     TEXT    CHECK (dead_reason = 'max_attempts' OR dead_reason = 'rejected'
+                           OR dead_reason = 'crash_limit' OR dead_reason = 'bad_payload'),
+    cancel_reason   TEXT    CHECK (cancel_reason = 'requested' OR cancel_reason = 'expired'),
     progress        TEXT,
     last_error      TEXT,
-    CHECK ((stage IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL))
+    CHECK ((finished_at IS NULL) = (stage = 'free' OR stage = 'leased'))
 );
 
 -- One job; and all jobs of a tenant by age.
@@ -101,7 +106,7 @@ CREATE INDEX grants_by_owner ON grants (owner);
 -- Idempotency and unique keys; they outlive the jobs they stand for. `until` NULL is for ever.
 CREATE TABLE keys (
     tenant          TEXT    NOT NULL,
-    kind            TEXT    NOT NULL CHECK (kind IN ('idempotency', 'unique')),
+    kind            TEXT    NOT NULL CHECK (kind = 'idempotency' OR kind = 'unique'),
     key             TEXT    NOT NULL,
     job_id          BLOB    NOT NULL,
     fingerprint     BLOB    NOT NULL,
@@ -117,12 +122,14 @@ CREATE TABLE events (
     job_id          BLOB    NOT NULL,
     seq             INTEGER NOT NULL,
     event           TEXT    NOT NULL
-                    CHECK (event IN ('job.enqueued', 'job.started', 'job.completed', 'job.failed', 'job.dlq',
-                                     'job.snoozed', 'job.released', 'job.reclaimed', 'job.cancelled',
-                                     'job.retried', 'job.rescheduled')),
+                    CHECK (event = 'job.enqueued' OR event = 'job.started' OR event = 'job.completed'
+                           OR event = 'job.failed' OR event = 'job.dlq' OR event = 'job.snoozed'
+                           OR event = 'job.released' OR event = 'job.reclaimed' OR event = 'job.cancelled'
+                           OR event = 'job.retried' OR event = 'job.rescheduled'),
     state           TEXT    NOT NULL
-                    CHECK (state IN ('scheduled', 'queued', 'running', 'retrying', 'waiting', 'succeeded', 'dead',
-                                     'cancelled')),
+                    CHECK (state = 'running' OR state = 'succeeded' OR state = 'queued' OR state = 'scheduled'
+                           OR state = 'retrying' OR state = 'waiting' OR state = 'dead'
+                           OR state = 'cancelled'),
     tenant          TEXT    NOT NULL,
     type            TEXT    NOT NULL,
     queue           TEXT    NOT NULL,
@@ -156,7 +163,7 @@ CREATE TABLE schedules (
     payload         BLOB    NOT NULL,
     priority        INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 9),
     max_attempts    INTEGER NOT NULL,
-    missed          TEXT    NOT NULL CHECK (missed IN ('skip', 'once', 'all')),
+    missed          TEXT    NOT NULL CHECK (missed = 'skip' OR missed = 'once' OR missed = 'all'),
     paused          INTEGER NOT NULL CHECK (paused IN (0, 1)),
     source          TEXT    NOT NULL CHECK (source IN ('code', 'api')),
     -- What code last declared, as text; NULL for a schedule that no code declares.

@@ -74,7 +74,11 @@ WHERE j.tenant = :tenant AND j.id = :id AND j.stage = 'leased' AND j.token = :to
 UPDATE grants SET expires_at = max(expires_at, :until) WHERE token = :token
 
 -- name: owned_grants
-SELECT token, expires_at, lease_seconds, revoked FROM grants WHERE owner = :owner AND tenant = :tenant
+-- The grants of one worker process, and whether each still holds a job.
+SELECT token, expires_at, lease_seconds, revoked,
+       EXISTS (SELECT 1 FROM jobs WHERE jobs.stage = 'leased' AND jobs.token = grants.token) AS open
+FROM grants
+WHERE owner = :owner AND tenant = :tenant
 
 -- name: end_grant
 DELETE FROM grants WHERE token = :token

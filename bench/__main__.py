@@ -1,0 +1,49 @@
+"""`python -m bench engine --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench import fleet
+from bench.engine import EngineBench
+from bench.figures import Report
+from bench.stores import stores
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Ropeway on this machine.")
+    kinds = parser.add_subparsers(dest="what", required=True)
+    engine = kinds.add_parser("engine", help="an engine by itself, events on")
+    engine.add_argument("--engine", choices=["postgres", "sqlite", "memory"], required=True)
+    engine.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    engine.add_argument("--check", action="store_true", help="exit 1 and name every figure that misses its target")
+    engine.add_argument("--quick", action="store_true", help="a tenth of the sizes; targets do not apply")
+    engine.add_argument(
+        "--only", default="", metavar="PARTS", help="of enqueue,drain,latency,ageing,pinned,shares"
+    )
+    engine.add_argument(
+        "--postgres", type=int, metavar="VERSION", help="a major version; default the newest found"
+    )
+    asked = parser.parse_args()
+    with stores(asked.engine, postgres_version=asked.postgres) as made:
+        if not asked.json:
+            print(f"{asked.engine}: {made.version}, everything durable, events on")
+        bench = EngineBench(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
+        fleet.run(bench.run())
+    return _finish(bench.report, as_json=asked.json, check=asked.check)
+
+
+def _finish(report: Report, *, as_json: bool, check: bool) -> int:
+    if as_json:
+        print(report.as_json())
+    for miss in report.misses if check else []:
+        bound = "at most" if miss.at_most else "at least"
+        print(
+            f"missed: {miss.name}: {miss.value:,.2f} {miss.unit}, wanted {bound} {miss.target:,g}", file=sys.stderr
+        )
+    return 1 if check and report.misses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

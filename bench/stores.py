@@ -1,0 +1,100 @@
+"""Where a measurement runs: a fresh store per engine, opened by any number of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from devtools.postgres import PrivatePostgres, all_postgres
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.protocol import Engine, EngineRules
+
+#: As a production server of this size would be set; durability is PostgreSQL's own default: everything on.
+POSTGRES_SETTINGS = {
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+}
+
+
+class Store(NamedTuple):
+    """What another process needs to open the same store."""
+
+    kind: str
+    address: str
+    version: str
+
+    def engine(self, rules: EngineRules = EngineRules()) -> Engine:
+        if self.kind == "postgres":
+            from ropeway.engines.postgres import PostgresEngine
+
+            return PostgresEngine(self.address, rules)
+        if self.kind == "sqlite":
+            from ropeway.engines.sqlite import SqliteEngine
+
+            return SqliteEngine(self.address, rules)
+        return MemoryEngine(rules)
+
+    @property
+    def shared(self) -> bool:
+        return self.kind != "memory"
+
+
+class Stores:
+    """Makes empty stores of one kind, one after the other, on one server where there is a server."""
+
+    def __init__(self, kind: str, server: PrivatePostgres | None, folder: Path) -> None:
+        self.kind = kind
+        self._server = server
+        self._folder = folder
+        self._made = 0
+
+    @property
+    def version(self) -> str:
+        if self._server is not None:
+            return f"PostgreSQL {self._server.version}"
+        return f"SQLite {sqlite3.sqlite_version}" if self.kind == "sqlite" else "memory"
+
+    async def fresh(self) -> Store:
+        """An empty, migrated store."""
+        self._made += 1
+        name = f"bench_{self._made}"
+        if self._server is not None:
+            from ropeway.engines.postgres import PostgresEngine
+
+            url = self._server.create_database(name)
+            engine = PostgresEngine(url)
+            try:
+                await engine.migrations.up()
+            finally:
+                await engine.close()
+            return Store("postgres", url, self.version)
+        return Store(self.kind, str(self._folder / f"{name}.db"), self.version)
+
+    def drop(self, store: Store) -> None:
+        """Give the space back; the next measurement must not pay for this one."""
+        if self._server is not None:
+            self._server.drop_database(store.address.rsplit("/", 1)[-1].split("?")[0])
+        elif store.kind == "sqlite":
+            for file in self._folder.glob(Path(store.address).name + "*"):
+                file.unlink()
+
+
+@contextlib.contextmanager
+def stores(kind: str, *, postgres_version: int | None = None) -> Iterator[Stores]:
+    """Stores of one kind: the newest PostgreSQL of this machine (or the asked one), a temporary folder otherwise."""
+    with tempfile.TemporaryDirectory(prefix="ropeway-bench-") as folder, contextlib.ExitStack() as stack:
+        server = None
+        if kind == "postgres":
+            found = sorted(all_postgres(), key=lambda installation: installation.major)
+            wanted = [i for i in found if postgres_version in (None, i.major)]
+            bindir = wanted[-1].bindir if wanted else None
+            server = stack.enter_context(
+                PrivatePostgres(bindir=bindir, shared_buffers="512MB", settings=POSTGRES_SETTINGS)
+            )
+        yield Stores(kind, server, Path(folder))

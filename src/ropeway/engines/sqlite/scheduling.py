@@ -1,0 +1,138 @@
+"""Scheduling: recurring work, each instant fired once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core.errors import NotFound, RopewayError
+from ropeway.core.job import DEFAULT_TENANT, NewJob
+from ropeway.core.schedule import Fired, NewSchedule, Schedule, job_for
+from ropeway.engines import firing
+from ropeway.engines.firing import Stored
+from ropeway.engines.sqlfile import statements
+from ropeway.engines.sqlite.rows import micros, moment, named, optional_moment
+from ropeway.engines.sqlite.submitting import SqliteSubmitting, enqueue_all, submission
+from ropeway.engines.sqlite.writer import Transaction, one_by_one
+from ropeway.runtime.ids import uuid_from_bytes
+
+SQL = statements("ropeway.engines.sqlite", "sql/scheduling.sql")
+
+
+class SqliteScheduling(SqliteSubmitting):
+    async def put_schedule(
+        self, schedule: NewSchedule, *, replace: bool = True, tenant: str = DEFAULT_TENANT
+    ) -> Schedule:
+        def put(tx: Transaction, _: None) -> Schedule:
+            row = _row(tx.db, tenant, schedule.name)
+            if row is not None and not replace:
+                raise firing.name_taken(schedule.name)
+            before = None if row is None else Stored(_spec(row), row["definition"])
+            kept = firing.merged(schedule, before)
+            next_run_at = firing.next_run_after_put(
+                kept, before, None if row is None else moment(row["next_run_at"]), moment(tx.now)
+            )
+            tx.db.execute(
+                SQL["put_schedule"],
+                {
+                    **msgspec.structs.asdict(kept.spec),
+                    "tenant": tenant,
+                    "definition": kept.definition,
+                    "next_run_at": micros(next_run_at),
+                },
+            )
+            return _the_schedule(tx.db, tenant, schedule.name)
+
+        return await self.write(one_by_one(put), None)
+
+    async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]:
+        return await self.read(
+            lambda db: [_schedule(row) for row in named(db, SQL["schedules"], {"tenant": tenant})]
+        )
+
+    async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
+        def pause(tx: Transaction, _: None) -> Schedule:
+            tx.db.execute(SQL["pause_schedule"], {"tenant": tenant, "name": name, "paused": paused})
+            return _the_schedule(tx.db, tenant, name)
+
+        return await self.write(one_by_one(pause), None)
+
+    async def delete_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        def delete(tx: Transaction, _: None) -> None:
+            if not tx.db.execute(SQL["delete_schedule"], {"tenant": tenant, "name": name}).rowcount:
+                raise _no_such_schedule()
+
+        await self.write(one_by_one(delete), None)
+
+    async def run_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> UUID:
+        def run(tx: Transaction, _: None) -> UUID:
+            spec = _the_schedule(tx.db, tenant, name).spec
+            return self._enqueue(tx, tenant, [job_for(spec, None)])[0]
+
+        return await self.write(one_by_one(run), None)
+
+    async def fire_due(self, *, limit: int = 100) -> list[Fired]:
+        return await firing.fire_due(self, limit)
+
+    async def due_schedules(self, limit: int) -> list[tuple[str, Schedule]]:
+        asked = {"now": micros(self.clock.now()), "limit": limit}
+        return await self.read(
+            lambda db: [(row["tenant"], _schedule(row)) for row in named(db, SQL["due_schedules"], asked)]
+        )
+
+    async def advance(
+        self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
+    ) -> list[UUID] | None:
+        which = {"tenant": tenant, "name": name}
+
+        def advance(tx: Transaction, _: None) -> list[UUID] | None:
+            moved = {**which, "due": micros(due), "next_at": micros(next_at)}
+            if not tx.db.execute(SQL["advance"], moved).rowcount:
+                return None
+            ids = self._enqueue(tx, tenant, jobs)
+            if ids:
+                tx.db.execute(SQL["note_run"], {**which, "now": tx.now, "job_id": ids[-1].bytes})
+            return ids
+
+        return await self.write(one_by_one(advance), None, len(jobs) + 1)
+
+    def _enqueue(self, tx: Transaction, tenant: str, jobs: Sequence[NewJob]) -> list[UUID]:
+        (answers,) = enqueue_all(tx, [submission(tenant, jobs, self.rules.idempotency_window)])
+        if isinstance(answers, RopewayError):
+            raise answers
+        return [answer.id for answer in answers]
+
+
+def _row(db: sqlite3.Connection, tenant: str, name: str) -> sqlite3.Row | None:
+    rows = named(db, SQL["schedule"], {"tenant": tenant, "name": name})
+    return rows[0] if rows else None
+
+
+def _the_schedule(db: sqlite3.Connection, tenant: str, name: str) -> Schedule:
+    row = _row(db, tenant, name)
+    if row is None:
+        raise _no_such_schedule()
+    return _schedule(row)
+
+
+def _schedule(row: sqlite3.Row) -> Schedule:
+    job_id = row["last_job_id"]
+    return Schedule(
+        _spec(row),
+        moment(row["next_run_at"]),
+        optional_moment(row["last_run_at"]),
+        None if job_id is None else uuid_from_bytes(job_id),
+    )
+
+
+def _spec(row: sqlite3.Row) -> NewSchedule:
+    fields = {field.name: row[field.name] for field in msgspec.structs.fields(NewSchedule)}
+    return NewSchedule(**{**fields, "paused": bool(row["paused"])})
+
+
+def _no_such_schedule() -> NotFound:
+    return NotFound("no such schedule")

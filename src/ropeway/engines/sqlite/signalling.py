@@ -1,0 +1,160 @@
+"""Signals: listeners of this process are woken at once, those of other processes by a look at the file.
+
+While someone waits, a thread reads `PRAGMA data_version` (2 µs): it changes with every commit of another
+connection. Only then the lanes that are listened to are looked at. When nobody waits the thread sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterable
+
+from ropeway.core.errors import EngineError
+from ropeway.engines.sqlfile import statements
+from ropeway.engines.sqlite.opening import Database
+from ropeway.engines.sqlite.rows import micros, text
+from ropeway.runtime.clock import Clock
+
+Lane = tuple[str, str]
+
+#: Between two looks at the file while someone waits.
+LOOK_SECONDS = 0.01
+
+SQL = statements("ropeway.engines.sqlite", "sql/leasing.sql")
+log = logging.getLogger("ropeway.engines.sqlite")
+
+
+class SqliteSubscription:
+    """One listener: remembers a signal until it is asked for."""
+
+    def __init__(self, signals: Signals, lanes: frozenset[Lane]) -> None:
+        self._signals = signals
+        self.lanes = lanes
+        self.signalled = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+
+    async def wait(self, timeout: float) -> bool:
+        if not self.signalled.is_set():
+            self._signals.begin_waiting()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.signalled.wait()
+            except TimeoutError:
+                return False
+            finally:
+                self._signals.end_waiting()
+        self.signalled.clear()
+        return True
+
+    async def close(self) -> None:
+        self._signals.unsubscribe(self)
+
+
+class Signals:
+    """The listeners of one handle."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._subscriptions: set[SqliteSubscription] = set()
+        self._waiting = 0
+        self._someone_waits = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def subscribe(self, lanes: frozenset[Lane]) -> SqliteSubscription:
+        subscription = SqliteSubscription(self, lanes)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: SqliteSubscription) -> None:
+        with self._lock:
+            self._subscriptions.discard(subscription)
+
+    def wake(self, lanes: Iterable[Lane]) -> None:
+        """Tell listeners that there may be work. Called from any thread, once per transaction."""
+        if not self._subscriptions:
+            return
+        lanes = frozenset(lanes)
+        with self._lock:
+            woken = [s for s in self._subscriptions if not s.lanes.isdisjoint(lanes)]
+        by_loop: dict[asyncio.AbstractEventLoop, list[SqliteSubscription]] = {}
+        for subscription in woken:
+            by_loop.setdefault(subscription.loop, []).append(subscription)
+        for loop, listeners in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_signal, listeners)
+            except RuntimeError:
+                # The loop was closed: nobody listens there any more.
+                continue
+
+    def begin_waiting(self) -> None:
+        with self._lock:
+            self._waiting += 1
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="ropeway-sqlite-signals", daemon=True)
+                self._thread.start()
+        self._someone_waits.set()
+
+    def end_waiting(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._someone_waits.clear()
+
+    def close(self) -> None:
+        """End the looking; who still waits goes by its own timeout."""
+        self._closed.set()
+        self._someone_waits.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._closed.clear()
+        self._someone_waits.clear()
+
+    def _run(self) -> None:
+        try:
+            db = self._database.connect(writes=False)
+        except EngineError as error:
+            log.warning("other processes' new jobs are only found by polling: %s", error)
+            return
+        version = None
+        known: dict[Lane, int] = {}
+        while not self._closed.is_set():
+            try:
+                (seen,) = db.execute("PRAGMA data_version").fetchone()
+                if seen != version:
+                    version = seen
+                    self.wake(self._look(db, known))
+            except sqlite3.Error as error:
+                log.warning("could not look for other processes' new jobs: %s", error)
+            self._closed.wait(LOOK_SECONDS)
+            self._someone_waits.wait()
+        db.close()
+
+    def _look(self, db: sqlite3.Connection, known: dict[Lane, int]) -> list[Lane]:
+        """The lanes with a job that is due, or due sooner than what was known."""
+        with self._lock:
+            lanes = sorted({lane for subscription in self._subscriptions for lane in subscription.lanes})
+        now = micros(self._clock.now())
+        before = dict(known)
+        known.clear()
+        news = []
+        for position, due in db.execute(SQL["next_due"], {"lanes": text(lanes)}):
+            if due is None:
+                continue
+            lane = lanes[position]
+            known[lane] = due
+            if due <= now or due < before.get(lane, due + 1):
+                news.append(lane)
+        return news
+
+
+def _signal(subscriptions: Iterable[SqliteSubscription]) -> None:
+    for subscription in subscriptions:
+        subscription.signalled.set()

@@ -1,0 +1,200 @@
+-- name: jobs
+-- Whole jobs, to be narrowed by a WHERE. Results and grants are looked up only for jobs that can have them.
+SELECT j.*, b.payload, b.max_attempts, b.timeout, b.retry, b.idempotency_key, b.tags, b.headers,
+       r.result, r.sanitized, r.too_large, g.expires_at AS locked_until
+FROM jobs AS j {by}
+JOIN bodies AS b ON b.number = j.body
+LEFT JOIN results AS r ON j.stage = 'succeeded' AND r.body = j.body
+LEFT JOIN grants AS g ON j.stage = 'leased' AND g.token = j.token
+WHERE j.tenant = :tenant
+
+-- name: places
+-- The same jobs, only to be counted or changed.
+SELECT j.place, j.id
+FROM jobs AS j {by}
+JOIN bodies AS b ON b.number = j.body
+WHERE j.tenant = :tenant
+
+-- name: where_ids
+j.id IN (SELECT substr(:ids, 16 * asked.key + 1, 16) FROM json_each(:numbers) AS asked)
+
+-- name: where_queue
+j.queue = :queue
+
+-- name: where_type
+j.type = :type
+
+-- name: where_idempotency_key
+b.idempotency_key = :idempotency_key
+
+-- name: where_worker_id
+j.stage = 'leased' AND j.worker = :worker_id
+
+-- name: where_error
+(instr(json_extract(j.last_error, '$.message'), :error) OR instr(json_extract(j.last_error, '$.type'), :error))
+
+-- name: where_reason
+j.dead_reason = :reason
+
+-- name: where_created_after
+j.created_at >= :created_after
+
+-- name: where_created_before
+j.created_at < :created_before
+
+-- name: where_finished_after
+j.finished_at >= :finished_after
+
+-- name: where_finished_before
+j.finished_at < :finished_before
+
+-- name: where_scheduled
+(j.stage = 'free' AND j.blockers = 0 AND j.run_at > :now AND j.failures = 0)
+
+-- name: where_queued
+(j.stage = 'free' AND j.blockers = 0 AND j.run_at <= :now)
+
+-- name: where_running
+(j.stage = 'leased')
+
+-- name: where_retrying
+(j.stage = 'free' AND j.blockers = 0 AND j.run_at > :now AND j.failures > 0)
+
+-- name: where_waiting
+(j.stage = 'free' AND j.blockers > 0)
+
+-- name: where_succeeded
+(j.stage = 'succeeded')
+
+-- name: where_dead
+(j.stage = 'dead')
+
+-- name: where_cancelled
+(j.stage = 'cancelled')
+
+-- name: where_free
+j.stage = 'free'
+
+-- name: where_leased
+j.stage = 'leased'
+
+-- name: before_id
+j.id < :edge
+
+-- name: after_id
+j.id > :edge
+
+-- name: died_before
+(j.finished_at, j.id) < (:edge_at, :edge)
+
+-- name: newest
+ORDER BY j.id DESC LIMIT :limit
+
+-- name: oldest
+ORDER BY j.id LIMIT :limit
+
+-- name: died
+ORDER BY j.finished_at DESC, j.id DESC LIMIT :limit
+
+-- name: counted
+-- How many, but no more than asked for.
+SELECT count(*) FROM ({found} LIMIT :limit)
+
+-- name: free_jobs
+-- How many free jobs a tenant has, counted no further than asked for.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE stage = 'free' AND tenant = :tenant LIMIT :limit)
+
+-- name: ended_jobs
+-- How many jobs of a tenant ended in one way, counted no further than asked for.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE stage = :stage AND tenant = :tenant AND finished_at IS NOT NULL
+                      LIMIT :limit)
+
+-- name: queues
+-- The queues of a tenant that hold jobs or are paused. Each index is skipped through, not scanned.
+WITH RECURSIVE
+free (queue) AS (
+    SELECT min(queue) FROM jobs WHERE stage = 'free' AND tenant = :tenant
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM jobs AS j
+            WHERE j.stage = 'free' AND j.tenant = :tenant AND j.queue > free.queue)
+    FROM free WHERE free.queue IS NOT NULL
+),
+ended (queue) AS (
+    SELECT min(queue) FROM jobs WHERE finished_at IS NOT NULL AND tenant = :tenant
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM jobs AS j
+            WHERE j.finished_at IS NOT NULL AND j.tenant = :tenant AND j.queue > ended.queue)
+    FROM ended WHERE ended.queue IS NOT NULL
+)
+SELECT queue FROM free WHERE queue IS NOT NULL
+UNION SELECT queue FROM ended WHERE queue IS NOT NULL
+UNION SELECT queue FROM jobs WHERE stage = 'leased' AND tenant = :tenant
+UNION SELECT queue FROM queues WHERE tenant = :tenant AND paused
+ORDER BY 1
+
+-- name: paused
+SELECT queue FROM queues WHERE tenant = :tenant AND paused
+
+-- name: count_running
+SELECT queue, count(*) FROM jobs WHERE stage = 'leased' AND tenant = :tenant GROUP BY queue
+
+-- name: count_ended
+-- One way to end, in one queue.
+SELECT count(*) FROM (SELECT 1 FROM jobs
+                      WHERE tenant = :tenant AND queue = :queue AND stage = :stage AND finished_at IS NOT NULL
+                      LIMIT :limit)
+
+-- name: count_queued
+-- The jobs of one queue that could run now, and the oldest of them (of those that were counted).
+SELECT count(*), min(created_at)
+FROM (SELECT j.created_at
+      FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
+      CROSS JOIN jobs AS j
+        ON j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = p.column1
+       AND j.run_at <= :now
+      WHERE j.blockers = 0
+      LIMIT :limit)
+
+-- name: count_ahead
+-- The free jobs of one queue that are not due.
+SELECT CASE WHEN blockers > 0 THEN 'waiting' WHEN failures > 0 THEN 'retrying' ELSE 'scheduled' END, count(*)
+FROM (SELECT j.blockers, j.failures
+      FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
+      CROSS JOIN jobs AS j
+        ON j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = p.column1
+       AND j.run_at > :now
+      LIMIT :limit)
+GROUP BY 1
+
+-- name: events_of
+SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail
+FROM events
+WHERE job_id = :id AND tenant = :tenant
+ORDER BY position
+
+-- name: tail
+SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail,
+       position
+FROM events
+WHERE position > :position
+ORDER BY position
+LIMIT :limit
+
+-- name: tail_of_tenant
+SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail,
+       position
+FROM events
+WHERE position > :position AND tenant = :tenant
+ORDER BY position
+LIMIT :limit
+
+-- name: log_end
+-- The newest position ever given.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)
+
+-- name: log_start
+-- The oldest position that is kept.
+SELECT min(position) FROM events
+
+-- name: where_places
+j.place IN (SELECT value FROM json_each(:places))

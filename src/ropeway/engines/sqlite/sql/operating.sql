@@ -1,0 +1,43 @@
+-- name: job
+-- What an operator's verb needs to know of a job.
+SELECT place, id, tenant, queue, stage, blockers, run_at, failures, priority, token, worker, body
+FROM jobs
+WHERE tenant = :tenant AND id = :id
+
+-- name: cancel
+-- End a live job. A ticket that is out is void: the worker did not spend it.
+UPDATE jobs
+SET stage = 'cancelled', finished_at = :now, updated_at = :now, cancel_reason = :reason, token = NULL,
+    spent_verb = NULL, progress = NULL, event_seq = event_seq + 1
+WHERE place = :place
+
+-- name: redrive
+-- An ended job runs again: a fresh budget, at the end of the line.
+UPDATE jobs
+SET place = (SELECT max(place) + 1 FROM jobs), stage = 'free', finished_at = NULL, dead_reason = NULL,
+    cancel_reason = NULL, attempts = 0, failures = 0, lost = 0, expires_at = NULL, run_at = :now,
+    updated_at = :now, token = NULL, spent_verb = NULL, event_seq = event_seq + 1
+WHERE place = :place
+RETURNING place, tenant, queue
+
+-- name: reschedule
+UPDATE jobs
+SET run_at = :run_at, priority = :priority, queue = :queue, updated_at = :now, event_seq = event_seq + 1
+WHERE place = :place
+
+-- name: delete_bodies
+DELETE FROM bodies WHERE number IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
+
+-- name: delete_results
+DELETE FROM results WHERE body IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
+
+-- name: delete_jobs
+-- After their bodies and results.
+DELETE FROM jobs WHERE place IN (SELECT value FROM json_each(:places))
+
+-- name: pause
+INSERT INTO queues (tenant, queue, paused) VALUES (:tenant, :queue, 1)
+ON CONFLICT (tenant, queue) DO UPDATE SET paused = 1
+
+-- name: resume
+DELETE FROM queues WHERE tenant = :tenant AND queue = :queue

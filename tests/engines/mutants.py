@@ -1,0 +1,680 @@
+"""Engines that are broken on purpose, one switch each (E39 iii). The conformance suite has to catch every one.
+
+A mutant of the memory engine is a subclass that overrides one method, named after what is broken, registered by
+`@mutant`. It must still answer calls: what it gets wrong has to be seen by a test, not by a crash of its own.
+
+A mutant of an SQL engine is a change to the text of one statement. `sqlfile.statements(package, file)` returns the
+dict of named statements that the engine reads from, the same dict at each call, so a statement can be exchanged in
+place while the mutant lives:
+
+    with altered(Alteration("unfenced ack", "ropeway.engines.sqlite", "sql/leasing.sql", "complete",
+                            old="AND token = :token", new="")):
+        run_suite(SqliteHarness())
+
+`altered` refuses an alteration whose `old` text is not in the statement: a mutant that changes nothing proves
+nothing. An engine that copies its statements when it opens must be opened inside the block, as a harness does for
+each subject.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from ropeway.core.decide import JobFacts, Transition
+from ropeway.core.errors import RopewayError
+from ropeway.core.events import Event, EventPage
+from ropeway.core.job import DEFAULT_TENANT, Job, NewJob
+from ropeway.core.lease import LastTicket, Lease
+from ropeway.core.outcome import Lost
+from ropeway.core.schedule import Schedule
+from ropeway.core.states import CancelReason, EventName, State, Verb
+from ropeway.engines import sqlfile
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.memory.lanes import Lanes
+from ropeway.engines.memory.rows import GrantRow, JobRow
+from ropeway.engines.protocol import (
+    Beat,
+    Changed,
+    EngineRules,
+    Enqueued,
+    Leased,
+    Pruned,
+    Rescued,
+)
+from ropeway.engines.settling import Applied, Change, Completion
+from ropeway.runtime.clock import Clock
+from ropeway.testing.conformance.subject import TEST_RULES
+from ropeway.testing.harness import MemoryHarness, MemorySubject
+
+MUTANTS: dict[str, type[MemoryEngine]] = {}
+
+
+def mutant(engine: type[MemoryEngine]) -> type[MemoryEngine]:
+    MUTANTS[engine.__name__] = engine
+    return engine
+
+
+class MutantHarness(MemoryHarness):
+    """The memory engine's harness around another class."""
+
+    def __init__(self, engine: type[MemoryEngine]) -> None:
+        self._engine = engine
+
+    @asynccontextmanager
+    async def subject(self, rules: EngineRules = TEST_RULES) -> AsyncIterator[MemorySubject]:
+        subject = MemorySubject(rules)
+        subject.engine = self._engine(rules, subject.clock)
+        yield subject
+
+
+# ── the fence ──
+
+
+class _OpenGate(MemoryEngine):
+    """Lets any ticket of a job pass while the gate is open."""
+
+    gate = False
+
+    def _current(self, tenant: str, lease: Lease) -> JobRow | None:
+        if not self.gate:
+            return super()._current(tenant, lease)
+        row = self.row(tenant, lease.job_id)
+        return row if row is not None and row.ended is None and row.started_at is not None else None
+
+
+@mutant
+class AckUnfenced(_OpenGate):
+    async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
+        self.gate = True
+        try:
+            return await super().complete(tenant, completions)
+        finally:
+            self.gate = False
+
+
+@mutant
+class NackUnfenced(_OpenGate):
+    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
+        self.gate = True
+        try:
+            return await super().facts(tenant, leases)
+        finally:
+            self.gate = False
+
+    async def apply(self, tenant: str, changes: Sequence[Change]) -> list[Applied | None]:
+        self.gate = True
+        try:
+            return await super().apply(tenant, changes)
+        finally:
+            self.gate = False
+
+
+@mutant
+class HeartbeatUnfenced(MemoryEngine):
+    async def heartbeat(
+        self, leases: Sequence[Lease], *, lease_seconds: float | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[Beat | RopewayError]:
+        newest = []
+        for lease in leases:
+            row = self.row(tenant, lease.job_id)
+            newest.append(lease if row is None or row.token is None else Lease(row.id, row.attempt, row.token))
+        return await super().heartbeat(newest, lease_seconds=lease_seconds, tenant=tenant)
+
+
+@mutant
+class TokenNotCompared(MemoryEngine):
+    def _current(self, tenant: str, lease: Lease) -> JobRow | None:
+        row = self.row(tenant, lease.job_id)
+        return row if row is not None and row.token is not None and row.attempt == lease.attempt else None
+
+
+@mutant
+class AttemptNotRaised(MemoryEngine):
+    def _start(self, row: JobRow, worker: str, grant: GrantRow) -> Leased:
+        if row.attempt:
+            row.attempt -= 1
+        return super()._start(row, worker, grant)
+
+
+@mutant
+class TokenReused(MemoryEngine):
+    def __init__(self, rules: EngineRules = EngineRules(), clock: Clock | None = None) -> None:
+        super().__init__(rules, clock)
+        self.first_tokens: dict[UUID, UUID] = {}
+
+    def _start(self, row: JobRow, worker: str, grant: GrantRow) -> Leased:
+        """Every grant of an owner gets the token of its first one."""
+        first = self.first_tokens.setdefault(grant.owner, grant.token)
+        if grant.token != first:
+            self.grants.pop(grant.token, None)
+            grant.token = first
+            self.grants[first] = grant
+        return super()._start(row, worker, grant)
+
+
+@mutant
+class LateAckRefused(MemoryEngine):
+    def _current(self, tenant: str, lease: Lease) -> JobRow | None:
+        row = super()._current(tenant, lease)
+        until = None if row is None else self.locked_until(row)
+        return None if until is None or until <= self.clock.now() else row
+
+
+@mutant
+class SecondAckRefused(MemoryEngine):
+    async def last_tickets(self, tenant: str, ids: Sequence[UUID]) -> dict[UUID, LastTicket]:
+        return {}
+
+
+@mutant
+class CancelDoesNotRevoke(MemoryEngine):
+    def cancel_row(self, row: JobRow, reason: CancelReason) -> None:
+        grant = None if row.token is None else self.grants.get(row.token)
+        super().cancel_row(row, reason)
+        if grant is not None:
+            grant.revoked.clear()
+
+
+@mutant
+class CancelKeepsTheLease(MemoryEngine):
+    def cancel_row(self, row: JobRow, reason: CancelReason) -> None:
+        token, worker = row.token, row.worker
+        super().cancel_row(row, reason)
+        row.token, row.worker = token, worker
+
+
+# ── events ──
+
+
+@mutant
+class EventLost(MemoryEngine):
+    def write_event(self, row: JobRow, event: EventName, **facts: Any) -> None:
+        if event is not EventName.RECLAIMED:
+            super().write_event(row, event, **facts)
+
+
+@mutant
+class EventSeqGap(MemoryEngine):
+    def write_event(self, row: JobRow, event: EventName, **facts: Any) -> None:
+        row.event_seq += event is EventName.RETRIED
+        super().write_event(row, event, **facts)
+
+
+@mutant
+class EventDoubled(MemoryEngine):
+    def write_event(self, row: JobRow, event: EventName, **facts: Any) -> None:
+        super().write_event(row, event, **facts)
+        if event is EventName.COMPLETED:
+            super().write_event(row, event, **facts)
+
+
+@mutant
+class TailSkips(MemoryEngine):
+    async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        """A full page leaves out the event after it."""
+        page = await super().tail(position, limit=limit, tenant=tenant)
+        more = len(page.events) == limit and int(page.position) < int(await self.tail_position())
+        return EventPage(page.events, str(int(page.position) + more))
+
+
+# ── counting ──
+
+
+@mutant
+class AttemptsNotCounted(MemoryEngine):
+    def _start(self, row: JobRow, worker: str, grant: GrantRow) -> Leased:
+        row.attempts -= 1
+        return super()._start(row, worker, grant)
+
+
+@mutant
+class NoMaxAttempts(MemoryEngine):
+    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
+        known = await super().facts(tenant, leases)
+        return [f and msgspec.structs.replace(f, max_attempts=1_000) for f in known]
+
+
+@mutant
+class NoCrashLimit(MemoryEngine):
+    def __init__(self, rules: EngineRules = EngineRules(), clock: Clock | None = None) -> None:
+        decisions = msgspec.structs.replace(rules.decisions, crash_limit=1_000)
+        super().__init__(msgspec.structs.replace(rules, decisions=decisions), clock)
+
+
+class _OtherChange(MemoryEngine):
+    """Writes transitions of one verb differently."""
+
+    verb: Verb
+    fields: dict[str, Any]
+
+    def change(self, row: JobRow, transition: Transition) -> Applied:
+        if transition.verb is self.verb:
+            transition = msgspec.structs.replace(transition, **self.fields)
+        return super().change(row, transition)
+
+
+@mutant
+class ReleaseBurnsAnAttempt(_OtherChange):
+    verb, fields = Verb.RELEASE, {"refund": False}
+
+
+@mutant
+class SnoozeCountsAsFailure(_OtherChange):
+    verb, fields = Verb.SNOOZE, {"failed": True}
+
+
+@mutant
+class SnoozeBurnsAnAttempt(_OtherChange):
+    verb, fields = Verb.SNOOZE, {"refund": False}
+
+
+@mutant
+class LossNotCounted(_OtherChange):
+    verb, fields = Verb.LOSE, {"lost": False}
+
+
+@mutant
+class RetryAtOnce(MemoryEngine):
+    def change(self, row: JobRow, transition: Transition) -> Applied:
+        if transition.event is EventName.FAILED:
+            transition = msgspec.structs.replace(transition, delay=0.0)
+        return super().change(row, transition)
+
+
+@mutant
+class RedriveKeepsTheSpentBudget(MemoryEngine):
+    def _redrive(self, row: JobRow, by: str | None) -> None:
+        attempts, lost = row.attempts, row.lost
+        super()._redrive(row, by)
+        row.attempts, row.lost = attempts, lost
+
+
+@mutant
+class RedriveRestartsTheFence(MemoryEngine):
+    def _redrive(self, row: JobRow, by: str | None) -> None:
+        super()._redrive(row, by)
+        row.attempt = 0
+
+
+# ── taking back ──
+
+
+@mutant
+class RunningNeverReclaimed(MemoryEngine):
+    async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
+        return []
+
+
+@mutant
+class RescuesTooEarly(MemoryEngine):
+    async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
+        for grant in self.grants.values():
+            grant.expires_at -= timedelta(seconds=5)
+        return await super().rescue(limit=limit)
+
+
+@mutant
+class RescueOverwritesCompleted(MemoryEngine):
+    """The grant forgets nothing, and what it holds is lost without a look at its state."""
+
+    def drop_ticket(self, row: JobRow, *, spent_by: Verb | None) -> None:
+        grant = None if row.token is None else self.grants.get(row.token)
+        super().drop_ticket(row, spent_by=spent_by)
+        if grant is not None and spent_by is Verb.ACK:
+            grant.open.add(row.id)
+            self.grants[grant.token] = grant
+
+    def take_back(self, grant: GrantRow, started: Any, lost: Lost) -> list[Rescued]:
+        grant.open = {id for id in grant.open if id in self.jobs}
+        for id in grant.open:
+            self.jobs[id].ended = None
+        return super().take_back(grant, started, lost)
+
+
+@mutant
+class EndOfOwnerLosesEverything(MemoryEngine):
+    """Jobs that the dead worker had not started count as crashed too."""
+
+    def take_back(self, grant: GrantRow, started: Any, lost: Lost) -> list[Rescued]:
+        return super().take_back(grant, None, lost)
+
+
+@mutant
+class HeartbeatShortens(MemoryEngine):
+    async def heartbeat(
+        self, leases: Sequence[Lease], *, lease_seconds: float | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[Beat | RopewayError]:
+        for lease in leases:
+            grant = self.grants.get(lease.token)
+            if grant is not None and self._current(tenant, lease) is not None:
+                grant.expires_at = self.clock.now()
+        return await super().heartbeat(leases, lease_seconds=lease_seconds, tenant=tenant)
+
+
+@mutant
+class HeartbeatOutlivesTheTimeout(MemoryEngine):
+    async def heartbeat(
+        self, leases: Sequence[Lease], *, lease_seconds: float | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[Beat | RopewayError]:
+        answers = await super().heartbeat(leases, lease_seconds=lease_seconds, tenant=tenant)
+        for lease, answer in zip(leases, answers, strict=True):
+            if isinstance(answer, Beat):
+                grant = self.grants[lease.token]
+                until = self.clock.now() + timedelta(seconds=lease_seconds or grant.lease_seconds)
+                grant.expires_at = max(grant.expires_at, until)
+        return answers
+
+
+# ── who is next ──
+
+
+@mutant
+class DoubleLease(MemoryEngine):
+    """A claim that comes back short is filled up with what is already running."""
+
+    def _claim(self, tenant: str, queues: Sequence[str], count: int) -> list[JobRow]:
+        rows = super()._claim(tenant, queues, count)
+        running = [row for row in self.jobs.values() if row.token and row.tenant == tenant and row.queue in queues]
+        return rows + running[: count - len(rows)]
+
+
+@mutant
+class StartedEarly(MemoryEngine):
+    class EagerLanes(Lanes):
+        def take(self, tenant: str, queue: str, priority: int, now: datetime) -> Iterator[JobRow]:
+            return super().take(tenant, queue, priority, now + timedelta(seconds=1))
+
+    def __init__(self, rules: EngineRules = EngineRules(), clock: Clock | None = None) -> None:
+        super().__init__(rules, clock)
+        self.lanes = self.EagerLanes(self.jobs.get)
+
+
+class _OtherOrder(MemoryEngine):
+    """Takes everything that is due, sorts it differently and puts back what is too much."""
+
+    @staticmethod
+    def rank(row: JobRow) -> Any:
+        raise NotImplementedError
+
+    def _claim(self, tenant: str, queues: Sequence[str], count: int) -> list[JobRow]:
+        rows = sorted(super()._claim(tenant, queues, 1_000_000), key=self.rank)
+        for row in rows[count:]:
+            self.lanes.add(row)
+        return rows[:count]
+
+
+@mutant
+class PriorityIgnored(_OtherOrder):
+    @staticmethod
+    def rank(row: JobRow) -> Any:
+        return row.run_at, row.place
+
+
+@mutant
+class LastInFirstOut(_OtherOrder):
+    @staticmethod
+    def rank(row: JobRow) -> Any:
+        return row.queue, row.priority, -row.place
+
+
+@mutant
+class NoAgeing(MemoryEngine):
+    def __init__(self, rules: EngineRules = EngineRules(), clock: Clock | None = None) -> None:
+        super().__init__(msgspec.structs.replace(rules, ageing_seconds=0.0), clock)
+
+
+@mutant
+class LostGoesToTheBack(MemoryEngine):
+    def change(self, row: JobRow, transition: Transition) -> Applied:
+        if transition.verb in (Verb.LOSE, Verb.RELEASE):
+            row.place = next(self.places)
+        return super().change(row, transition)
+
+
+@mutant
+class PausedQueueStillLeased(MemoryEngine):
+    def _claim(self, tenant: str, queues: Sequence[str], count: int) -> list[JobRow]:
+        paused, self.paused = self.paused, set()
+        try:
+            return super()._claim(tenant, queues, count)
+        finally:
+            self.paused = paused
+
+
+@mutant
+class ExpiredStillStarted(MemoryEngine):
+    """Too late is late, says the claim; only the sweep ends such jobs."""
+
+    def _claim(self, tenant: str, queues: Sequence[str], count: int) -> list[JobRow]:
+        late = {row.id: row.expires_at for row in self.jobs.values() if row.expires_at is not None}
+        for id in late:
+            self.jobs[id].expires_at = None
+        try:
+            return super()._claim(tenant, queues, count)
+        finally:
+            for id, expires_at in late.items():
+                self.jobs[id].expires_at = expires_at
+
+
+@mutant
+class ExpireEndsRunningJobs(MemoryEngine):
+    async def expire(self, *, limit: int = 1_000) -> list[UUID]:
+        now = self.clock.now()
+        late = [
+            row for row in self.jobs.values() if row.ended is None and row.expires_at and row.expires_at <= now
+        ]
+        for row in late[:limit]:
+            self.cancel_row(row, CancelReason.EXPIRED)
+        return [row.id for row in late[:limit]]
+
+
+# ── keys ──
+
+
+@mutant
+class NoIdempotency(MemoryEngine):
+    def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
+        return super()._known(msgspec.structs.replace(job, idempotency_key=None), tenant)
+
+
+@mutant
+class NoUniqueness(MemoryEngine):
+    def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
+        return super()._known(msgspec.structs.replace(job, unique=None), tenant)
+
+
+@mutant
+class OtherBodyAccepted(MemoryEngine):
+    def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
+        held = self.keys.get((tenant, "idempotency", job.idempotency_key or ""))
+        same = job if held is None else msgspec.structs.replace(job, fingerprint=held.fingerprint)
+        return super()._known(same, tenant)
+
+
+@mutant
+class KeysOfAllTenantsAreOne(MemoryEngine):
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        for (owner, kind, key), held in list(self.keys.items()):
+            if owner != tenant:
+                self.keys.setdefault((tenant, kind, key), held)
+        return await super().enqueue(jobs, tenant=tenant)
+
+
+@mutant
+class KeyStoredThoughRefused(MemoryEngine):
+    def _take_back(self, undo: Any) -> None:
+        super()._take_back([(row, []) for row, _ in undo])
+
+
+@mutant
+class HalfABatchStored(MemoryEngine):
+    def _take_back(self, undo: Any) -> None:
+        for row, _ in undo:
+            self.write_event(row, EventName.ENQUEUED, run_at=row.run_at)
+            self.queue_up(row)
+
+
+@mutant
+class KeyFreeWhenItsJobEnds(MemoryEngine):
+    def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
+        held = self.keys.get((tenant, "idempotency", job.idempotency_key or ""))
+        row = None if held is None else self.jobs.get(held.job_id)
+        if held is not None and (row is None or row.ended is not None):
+            held.until = self.clock.now()
+        return super()._known(job, tenant)
+
+
+# ── keeping and showing ──
+
+
+@mutant
+class PayloadRewritten(MemoryEngine):
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        rewritten = [
+            msgspec.structs.replace(job, payload=json.dumps(json.loads(job.payload)).encode()) for job in jobs
+        ]
+        return await super().enqueue(rewritten, tenant=tenant)
+
+
+@mutant
+class PrunesTooEarly(MemoryEngine):
+    async def prune(self) -> Pruned:
+        keep = self.rules
+        short = {f"keep_{end}": getattr(keep, f"keep_{end}") / 2 for end in ("succeeded", "cancelled", "dead")}
+        self.rules = msgspec.structs.replace(keep, **short)
+        try:
+            return await super().prune()
+        finally:
+            self.rules = keep
+
+
+@mutant
+class NeverPrunes(MemoryEngine):
+    def _prune_jobs(self) -> int:
+        return 0
+
+
+@mutant
+class TenantLeakInGet(MemoryEngine):
+    async def get(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Job | None]:
+        rows = [self.jobs.get(id) for id in ids]
+        return [None if row is None else self._job(row) for row in rows]
+
+
+@mutant
+class TenantLeakInEvents(MemoryEngine):
+    async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
+        return [event for event in self.events if event.job_id == id]
+
+
+@mutant
+class TenantLeakInSettle(MemoryEngine):
+    def _current(self, tenant: str, lease: Lease) -> JobRow | None:
+        row = self.jobs.get(lease.job_id)
+        return None if row is None else super()._current(row.tenant, lease)
+
+
+@mutant
+class TenantLeakInCancel(MemoryEngine):
+    async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
+        answers: list[Changed | RopewayError] = []
+        for id in ids:
+            row = self.jobs.get(id)
+            answers += await super().cancel([id], tenant=tenant if row is None else row.tenant)
+        return answers
+
+
+@mutant
+class DeletesRunningJobs(MemoryEngine):
+    async def delete(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
+        for id in ids:
+            row = self.row(tenant, id)
+            if row is not None and row.token is not None:
+                self.cancel_row(row, CancelReason.REQUESTED)
+        return await super().delete(ids, tenant=tenant)
+
+
+# ── schedules and signals ──
+
+
+@mutant
+class ScheduleFiredTwice(MemoryEngine):
+    async def advance(
+        self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
+    ) -> list[UUID] | None:
+        """Two schedulers that both saw it due."""
+        row = self.stored_schedules.get((tenant, name))
+        if row is not None and row.next_run_at == next_at and not row.spec.paused:
+            row.next_run_at = due
+        return await super().advance(tenant, name, due, next_at, jobs)
+
+    async def due_schedules(self, limit: int) -> list[tuple[str, Schedule]]:
+        due = await super().due_schedules(limit)
+        return due + due
+
+
+@mutant
+class PausedScheduleFires(MemoryEngine):
+    async def due_schedules(self, limit: int) -> list[tuple[str, Schedule]]:
+        for row in self.stored_schedules.values():
+            row.spec = msgspec.structs.replace(row.spec, paused=False)
+        return await super().due_schedules(limit)
+
+
+@mutant
+class NoWakeUp(MemoryEngine):
+    def signal(self, tenant: str, queue: str) -> None:
+        pass
+
+
+@mutant
+class LeaseGivesMoreThanAsked(MemoryEngine):
+    def _claim(self, tenant: str, queues: Sequence[str], count: int) -> list[JobRow]:
+        return super()._claim(tenant, queues, count + 1)
+
+
+@mutant
+class DeadJobsComeBack(MemoryEngine):
+    """A nack that gives up is tried again all the same."""
+
+    def change(self, row: JobRow, transition: Transition) -> Applied:
+        if transition.target is State.DEAD and transition.verb is Verb.NACK:
+            transition = msgspec.structs.replace(
+                transition, target=State.RETRYING, event=EventName.FAILED, delay=1.0, dead_reason=None
+            )
+        return super().change(row, transition)
+
+
+# ── SQL ──
+
+
+class Alteration(NamedTuple):
+    """A change to one named statement of an SQL engine."""
+
+    name: str
+    package: str
+    file: str
+    statement: str
+    old: str
+    new: str
+
+
+@contextmanager
+def altered(change: Alteration) -> Iterator[None]:
+    """Exchange the statement while the block runs."""
+    named = sqlfile.statements(change.package, change.file)
+    before = named[change.statement]
+    if change.old not in before:
+        raise LookupError(f"{change.name}: {change.statement} of {change.file} has no {change.old!r}")
+    named[change.statement] = before.replace(change.old, change.new)
+    try:
+        yield
+    finally:
+        named[change.statement] = before

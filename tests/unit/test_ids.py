@@ -1,0 +1,65 @@
+"""Ids and tokens."""
+
+from __future__ import annotations
+
+import time
+from uuid import RFC_4122, UUID
+
+import pytest
+
+from ropeway.runtime import ids
+
+
+def test_an_id_is_a_uuid_of_version_7() -> None:
+    before = time.time_ns() // 1_000_000
+    made = ids.uuid7()
+    after = time.time_ns() // 1_000_000
+    assert (made.version, made.variant) == (7, RFC_4122)
+    assert before <= made.int >> 80 <= after
+    assert UUID(str(made)) == made
+    assert hash(UUID(str(made))) == hash(made)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4_095, 4_096, 4_097, 10_000])
+def test_a_batch_rises_and_never_repeats(count: int) -> None:
+    made = ids.uuid7s(count)
+    assert len(made) == count
+    assert made == sorted(made)
+    assert len(set(made)) == count
+    assert {(one.version, one.variant) for one in made} == {(7, RFC_4122)}
+
+
+def test_no_ids_is_fine() -> None:
+    assert ids.uuid7s(0) == []
+
+
+def test_ids_of_later_milliseconds_are_greater(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_700_000_000_000_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0])
+    first = ids.uuid7()
+    now[0] += 1_000_000
+    assert ids.uuid7() > first
+
+
+def test_ids_of_one_instant_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    assert len({ids.uuid7() for _ in range(1_000)}) == 1_000
+
+
+def test_a_token_has_128_random_bits() -> None:
+    tokens = [ids.token() for _ in range(2_000)]
+    assert len(set(tokens)) == 2_000
+    # Each bit is 0 and 1 somewhere: no version, no variant, nothing fixed. By luck: 128 * 2^-1999.
+    ones = zeros = 0
+    for token in tokens:
+        ones |= token.int
+        zeros |= ~token.int
+    assert ones == 2**128 - 1
+    assert zeros & (2**128 - 1) == 2**128 - 1
+
+
+def test_bytes_become_the_same_uuid() -> None:
+    raw = bytes(range(16))
+    made = ids.uuid_from_bytes(raw)
+    assert made == UUID(bytes=raw)
+    assert (made.bytes, str(made), repr(made)) == (raw, str(UUID(bytes=raw)), repr(UUID(bytes=raw)))
