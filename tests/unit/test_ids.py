@@ -15,7 +15,8 @@ def test_an_id_is_a_uuid_of_version_7() -> None:
     made = ids.uuid7()
     after = time.time_ns() // 1_000_000
     assert (made.version, made.variant) == (7, RFC_4122)
-    assert before <= made.int >> 80 <= after
+    # A large batch made just before may have borrowed a few milliseconds from the future.
+    assert before <= made.int >> 80 <= after + 100
     assert UUID(str(made)) == made
     assert hash(UUID(str(made))) == hash(made)
 
@@ -33,17 +34,10 @@ def test_no_ids_is_fine() -> None:
     assert ids.uuid7s(0) == []
 
 
-def test_ids_of_later_milliseconds_are_greater(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1_700_000_000_000_000_000]
-    monkeypatch.setattr(time, "time_ns", lambda: now[0])
-    first = ids.uuid7()
-    now[0] += 1_000_000
-    assert ids.uuid7() > first
-
-
-def test_ids_of_one_instant_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
-    assert len({ids.uuid7() for _ in range(1_000)}) == 1_000
+def test_each_id_is_higher_than_all_before_it_also_across_calls() -> None:
+    made = [id for count in (1, 3, 5_000, 1, 1, 2) for id in ids.uuid7s(count)]
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
 
 
 def test_a_token_has_128_random_bits() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from ropeway.cli import demo, migrate
 from ropeway.core.errors import ConfigurationError, EngineError, RopewayError
 
-#: Exit codes: 0 done, 1 it failed, 2 it was called wrongly (also a setting that cannot be used), 3 the store is away.
+#: Exit codes: 0 done, 1 it failed, 2 it was called wrongly or set up wrongly, 3 the store is away.
 FAILED, CALLED_WRONGLY, STORE_AWAY = 1, 2, 3
 
 app = typer.Typer(

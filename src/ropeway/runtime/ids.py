@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from uuid import UUID
 
@@ -10,27 +11,31 @@ _new = object.__new__
 _set = object.__setattr__
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0x2 << 62
-_RANDOM_A = ((1 << 12) - 1) << 64
 _RANDOM_B = (1 << 62) - 1
+_lock = threading.Lock()
+_last_moment = 0
 
 
 def uuid7() -> UUID:
-    """A new UUIDv7: 48 bits of milliseconds, 74 random bits."""
+    """A new UUIDv7: 48 bits of milliseconds, 12 of a counter, 62 random ones."""
     return uuid7s(1)[0]
 
 
 def uuid7s(count: int) -> list[UUID]:
-    """`count` new ids in rising order.
+    """`count` new ids, each higher than every id this process made before.
 
-    The 12 bits after the milliseconds count within this call, so that a batch keeps its order; one read of the
+    The 12 bits after the milliseconds are a counter, so that ids keep the order in which jobs were accepted. When
+    it overflows, or the clock stands still or goes back, it borrows from the next millisecond. One read of the
     kernel's random source serves the whole batch.
     """
-    milliseconds = time.time_ns() // 1_000_000
+    global _last_moment
+    with _lock:
+        first = max(time.time_ns() // 1_000_000 << 12, _last_moment + 1)
+        _last_moment = first + count - 1
     random = os.urandom(8 * count)
     ids = []
     for position in range(count):
-        # A batch beyond 4,096 borrows from the next millisecond: order matters more than the fraction.
-        moment = (milliseconds << 12) + position
+        moment = first + position
         bits = int.from_bytes(random[8 * position : 8 * position + 8]) & _RANDOM_B
         ids.append(_from_int((moment >> 12) << 80 | _VERSION_7 | (moment & 0xFFF) << 64 | _VARIANT | bits))
     return ids

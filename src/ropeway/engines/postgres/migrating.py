@@ -56,7 +56,8 @@ class PostgresMigrations:
         steps = [self._fill(_BOOKS)]
         for migration in migrate.shipped(PACKAGE):
             steps.append(f"-- {_name(migration)}\n{self._fill(migration.text)}")
-            steps.append(self._fill(_RECORD_TEXT).format(migration.number, migration.name, migration.checksum))
+            values = f"({migration.number}, '{migration.name}', '{migration.checksum}')"
+            steps.append(self._fill("INSERT INTO {schema}.migrations (number, name, checksum) VALUES ") + values + ";")
         return "\n\n".join(steps) + "\n"
 
     async def up(self, tell: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -155,7 +156,6 @@ INSERT INTO {schema}.migration_lock (holder, expires_at) VALUES (NULL, '-infinit
 """
 _APPLIED = "SELECT number, checksum FROM {schema}.migrations ORDER BY number"
 _RECORD = "INSERT INTO {schema}.migrations (number, name, checksum) VALUES ($1, $2, $3)"
-_RECORD_TEXT = "INSERT INTO {schema}.migrations (number, name, checksum) VALUES ({{}}, '{{}}', '{{}}');"
 _LOCK = """
 UPDATE {schema}.migration_lock SET holder = $1, expires_at = clock_timestamp() + $2 * interval '1 second'
 WHERE holder = $1 OR holder IS NULL OR expires_at < clock_timestamp() RETURNING 1

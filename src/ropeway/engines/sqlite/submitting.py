@@ -19,7 +19,6 @@ from ropeway.engines.sqlite.rows import (
     moment,
     optional_micros,
     optional_moment,
-    optional_text,
     seconds,
     state_of,
     text,
@@ -35,21 +34,21 @@ KeyName = tuple[str, str]
 
 
 class Submission(NamedTuple):
-    """The jobs of one call. `keys` names the keys of each job, by its position; most jobs have none."""
+    """The jobs of one call. `keys` names the keys of each job that has some, by its position."""
 
     tenant: str
     jobs: Sequence[NewJob]
-    keys: Mapping[int, list[KeyName]]
+    keys: Mapping[int, list[KeyName]] | None
     window: float
 
 
 def submission(tenant: str, jobs: Sequence[NewJob], window: float) -> Submission:
     """A call with its keys worked out, before anyone waits for it."""
-    keys = {
-        index: names
-        for index, job in enumerate(jobs)
-        if (job.idempotency_key is not None or job.unique is not None) and (names := _key_names(job))
-    }
+    keys = None
+    for index, job in enumerate(jobs):
+        if job.idempotency_key is not None or job.unique is not None:
+            keys = keys or {}
+            keys[index] = _key_names(job)
     return Submission(tenant, jobs, keys, window)
 
 
@@ -75,11 +74,14 @@ def enqueue_all(tx: Transaction, calls: Sequence[Submission]) -> list[list[Enque
     """Store the jobs of all calls that are not refused, in the order of the calls."""
     (last_place,) = tx.db.execute(SQL["last_place"]).fetchone()
     batch = _Batch(tx, last_place)
+    ids = iter(uuid7s(sum([len(call.jobs) for call in calls])))
     answers: list[list[Enqueued] | RopewayError] = []
     for call in calls:
-        ids = uuid7s(len(call.jobs))
+        if call.keys is None:
+            answers.append([batch.add(call.tenant, job, next(ids)) for job in call.jobs])
+            continue
         try:
-            answers.append(batch.add_keyed(call, ids) if call.keys else batch.add_plain(call, ids))
+            answers.append(batch.add_keyed(call, call.keys, [next(ids) for _ in call.jobs]))
         except IdempotencyMismatch as error:
             answers.append(error)
     batch.write()
@@ -98,15 +100,14 @@ class _Batch:
         #: The keys that calls of this very flush have taken.
         self._taken: dict[tuple[str, KeyName], Held] = {}
 
-    def add_plain(self, call: Submission, ids: Sequence[UUID]) -> list[Enqueued]:
-        return [self._add(call.tenant, job, id) for job, id in zip(call.jobs, ids, strict=True)]
-
-    def add_keyed(self, call: Submission, ids: Sequence[UUID]) -> list[Enqueued]:
+    def add_keyed(
+        self, call: Submission, keys: Mapping[int, list[KeyName]], ids: Sequence[UUID]
+    ) -> list[Enqueued]:
         """Add what no key keeps out. Everything is decided before anything is added: all or none."""
         now = moment(self._tx.now)
-        held = self._held(call)
+        held = self._held(call.tenant, keys)
         known: dict[int, Enqueued] = {}
-        for index, names in call.keys.items():
+        for index, names in keys.items():
             job, id = call.jobs[index], ids[index]
             by_kind = {name[0]: held[name] for name in names if name in held}
             try:
@@ -126,15 +127,15 @@ class _Batch:
             if index in known:
                 answers.append(known[index])
                 continue
-            answers.append(self._add(call.tenant, job, id))
-            for name in call.keys.get(index, ()):
+            answers.append(self.add(call.tenant, job, id))
+            for name in keys.get(index, ()):
                 self._take(call.tenant, name, held[name])
         return answers
 
-    def _held(self, call: Submission) -> dict[KeyName, Held]:
+    def _held(self, tenant: str, keys: Mapping[int, list[KeyName]]) -> dict[KeyName, Held]:
         """The keys of a call that are taken, in the database or by an earlier call of this flush."""
-        names = list(dict.fromkeys(name for names in call.keys.values() for name in names))
-        rows = self._tx.db.execute(SQL["held_keys"], {"names": text(names), "tenant": call.tenant})
+        names = list(dict.fromkeys(name for names in keys.values() for name in names))
+        rows = self._tx.db.execute(SQL["held_keys"], {"names": text(names), "tenant": tenant})
         held = {}
         for position, job_id, fingerprint, until, enqueued_at, stage, blockers, run_at, failures in rows:
             state = None if stage is None else state_of(stage, blockers, run_at, failures, self._tx.now)
@@ -142,11 +143,11 @@ class _Batch:
                 uuid_from_bytes(job_id), fingerprint, optional_moment(until), moment(enqueued_at), state
             )
         for name in names:
-            if (taken := self._taken.get((call.tenant, name))) is not None:
+            if (taken := self._taken.get((tenant, name))) is not None:
                 held[name] = taken
         return held
 
-    def _add(self, tenant: str, job: NewJob, id: UUID) -> Enqueued:
+    def add(self, tenant: str, job: NewJob, id: UUID) -> Enqueued:
         now = self._tx.now
         run_at, expires_at = now, None
         if job.delay is not None:
@@ -167,8 +168,8 @@ class _Batch:
                 job.timeout,
                 None if job.retry is None else retry.encode(job.retry),
                 job.idempotency_key,
-                optional_text(job.tags),
-                optional_text(job.headers),
+                text(job.tags) if job.tags else None,
+                text(job.headers) if job.headers else None,
             )
         )
         return Enqueued(id, State.SCHEDULED if run_at > now else State.QUEUED)

@@ -4,9 +4,9 @@
 
     TestModel = model_test(MyHarness())     # see ropeway.testing.conformance.subject
 
-It needs Hypothesis.
+A failure tells the shortest program that was found, one call per line. It needs Hypothesis.
 """
 
-from ropeway.testing.model.machine import model_test
+from ropeway.testing.model.machine import model_test, run_model
 
-__all__ = ["model_test"]
+__all__ = ["model_test", "run_model"]

@@ -54,9 +54,9 @@ WHERE place IN (SELECT value FROM json_each(:places))
 
 -- name: log_started
 INSERT INTO events (job_id, seq, event, state, tenant, type, queue, at, attempt, worker)
-SELECT id, event_seq, 'job.started', 'running', tenant, type, queue, updated_at, attempt, worker
-FROM jobs
-WHERE place IN (SELECT value FROM json_each(:places))
+SELECT j.id, j.event_seq, 'job.started', 'running', j.tenant, j.type, j.queue, j.updated_at, j.attempt, j.worker
+FROM json_each(:places) AS started
+CROSS JOIN jobs AS j ON j.place = started.value
 
 -- name: insert_grant
 INSERT INTO grants (token, tenant, owner, expires_at, lease_seconds)

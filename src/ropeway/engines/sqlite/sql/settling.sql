@@ -31,10 +31,11 @@ WHERE place IN (SELECT value FROM json_each(:places))
 -- name: log_completed
 -- Milliseconds are rounded half to even, as Python rounds them.
 INSERT INTO events (job_id, seq, event, state, tenant, type, queue, at, attempt, worker, millis)
-SELECT id, event_seq, 'job.completed', 'succeeded', tenant, type, queue, finished_at, attempt, worker,
-       max(0, (finished_at - started_at + 499 + ((finished_at - started_at) / 1000) % 2) / 1000)
-FROM jobs
-WHERE place IN (SELECT value FROM json_each(:places))
+SELECT j.id, j.event_seq, 'job.completed', 'succeeded', j.tenant, j.type, j.queue, j.finished_at, j.attempt,
+       j.worker,
+       max(0, (j.finished_at - j.started_at + 499 + ((j.finished_at - j.started_at) / 1000) % 2) / 1000)
+FROM json_each(:places) AS acked
+CROSS JOIN jobs AS j ON j.place = acked.value
 
 -- name: insert_result
 INSERT INTO results (body, result, sanitized, too_large)

@@ -1,0 +1,62 @@
+"""What the PostgreSQL tests are written in: engines, connections beside them, and facts to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+
+from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.protocol import EngineRules
+
+T = TypeVar("T")
+Connection = asyncpg.Connection
+
+
+@asynccontextmanager
+async def opened(url: str, rules: EngineRules = EngineRules(), **options: Any) -> AsyncIterator[PostgresEngine]:
+    """An open engine; few partitions ahead, because making them is most of an open."""
+    async with PostgresEngine(url, rules, **{"days_ahead": 1, **options}) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def connected(url: str, *, times: int = 1) -> AsyncIterator[Any]:
+    """A connection of someone else; several as a list."""
+    connections = [await asyncpg.connect(url) for _ in range(times)]
+    try:
+        yield connections[0] if times == 1 else connections
+    finally:
+        for connection in connections:
+            connection.terminate()
+
+
+async def eventually(fact: Callable[[], Awaitable[T]], *, within: float = 10.0, what: str = "") -> T:
+    """Ask until the answer is true; fails after `within` seconds."""
+    deadline = time.monotonic() + within
+    while True:
+        answer = await fact()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {within:g} s: {what or fact}")
+        await asyncio.sleep(0.005)
+
+
+async def waiting_for_lock(connection: Connection, query: str, *, number: int = 1) -> list[int]:
+    """The backends of this database whose statement contains `query`, once that many of them wait for a lock."""
+
+    async def fact() -> list[int]:
+        rows = await connection.fetch(
+            """SELECT pid FROM pg_stat_activity
+               WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'
+                 AND strpos(query, $1) > 0 AND pid <> pg_backend_pid()""",
+            query,
+        )
+        return [row["pid"] for row in rows] if len(rows) >= number else []
+
+    return await eventually(fact, what=f"{number} statements with {query!r} wait for a lock")
