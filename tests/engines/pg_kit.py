@@ -51,6 +51,8 @@ async def waiting_for_lock(connection: Connection, query: str, *, number: int = 
     """The backends of this database whose statement contains `query`, once that many of them wait for a lock."""
 
     async def fact() -> list[int]:
+        # Inside a transaction the view would stay as it was at its first use.
+        await connection.execute("SELECT pg_stat_clear_snapshot()")
         rows = await connection.fetch(
             """SELECT pid FROM pg_stat_activity
                WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'

@@ -100,35 +100,35 @@ class NewJob(msgspec.Struct, frozen=True):
         """What tells a repeated request from another one under the same idempotency key."""
         if self.fingerprint is not None:
             return self.fingerprint
-        body = {name: value for name in _FINGERPRINTED if (value := getattr(self, name)) != _DEFAULTS[name]}
+        body: dict[str, object] = {"type": self.type, "queue": self.queue}
+        for name, default in _FINGERPRINTED:
+            value = getattr(self, name)
+            if value is not default and value != default:
+                body[name] = value
         if self.unique is not None:
-            body["unique"] = [
-                self.unique.by,
-                self.unique.key,
-                self.unique.within,
-                sorted(self.unique.blocking_states),
-            ]
+            rule = self.unique
+            body["unique"] = [rule.by, rule.key, rule.within, sorted(rule.blocking_states)]
         return unique.fingerprint(body, self.payload)
 
 
-_FINGERPRINTED = (
-    "type",
-    "queue",
-    "priority",
-    "max_attempts",
-    "run_at",
-    "delay",
-    "retry",
-    "timeout",
-    "expires_at",
-    "expires_in",
-    "tags",
-    "headers",
+_BODY_FIELDS = frozenset(
+    {
+        "priority",
+        "max_attempts",
+        "run_at",
+        "delay",
+        "retry",
+        "timeout",
+        "expires_at",
+        "expires_in",
+        "tags",
+        "headers",
+    }
 )
-_DEFAULTS = {
-    field.name: None if field.default is msgspec.NODEFAULT else field.default
-    for field in msgspec.structs.fields(NewJob)
-}
+#: What makes a body another one, beside type, queue, payload and unique; a field at its default is left out.
+_FINGERPRINTED = tuple(
+    (field.name, field.default) for field in msgspec.structs.fields(NewJob) if field.name in _BODY_FIELDS
+)
 
 
 class Progress(msgspec.Struct, frozen=True):

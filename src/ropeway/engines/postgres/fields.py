@@ -24,6 +24,4 @@ def rare_fields(job: NewJob) -> dict[str, Any]:
         rare["tags"] = list(job.tags)
     if job.headers:
         rare["headers"] = dict(job.headers)
-    if job.idempotency_key is not None:
-        rare["idempotency_key"] = job.idempotency_key
     return rare

@@ -14,7 +14,7 @@ import msgspec
 
 from ropeway.core import fields
 from ropeway.core.decide import JobFacts
-from ropeway.core.errors import LeaseLost, PayloadError, RopewayError
+from ropeway.core.errors import InputError, LeaseLost, PayloadError, RopewayError
 from ropeway.core.job import DEFAULT_TENANT, Progress
 from ropeway.core.lease import LastTicket, Lease
 from ropeway.core.outcome import Failed, Lost
@@ -173,8 +173,10 @@ class PostgresLeasing(PostgresStore):
         self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT
     ) -> list[Settled | RopewayError]:
         answers = await settling.settle(self, tenant, settlements, self.rules)
-        for settlement in settlements:
-            self.grants.answered(settlement.lease.token, settlement.lease.job_id)
+        for settlement, answer in zip(settlements, answers, strict=True):
+            # An outcome that was refused for what it says is no answer: the job still runs under its grant.
+            if not isinstance(answer, InputError):
+                self.grants.answered(settlement.lease.token, settlement.lease.job_id)
         return answers
 
     async def settle_in(
@@ -228,15 +230,17 @@ class PostgresLeasing(PostgresStore):
     async def _complete_one(self, tenant: str, completion: Completion) -> bool:
         """The last word on a ticket that the batch did not find: its row may have changed while it waited."""
         lease, result = completion.lease, completion.result
-        written: bool = await self.outcomes.value(
-            self.sql("leasing", "complete_one"),
-            tenant,
-            lease.job_id,
-            lease.attempt,
-            lease.token,
-            None if result.data is None else result.data.decode(),
-            result.sanitized,
-            result.too_large,
+        written: bool = await self.with_partitions(
+            lambda: self.outcomes.value(
+                self.sql("leasing", "complete_one"),
+                tenant,
+                lease.job_id,
+                lease.attempt,
+                lease.token,
+                None if result.data is None else result.data.decode(),
+                result.sanitized,
+                result.too_large,
+            )
         )
         return written
 

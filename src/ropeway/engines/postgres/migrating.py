@@ -57,7 +57,9 @@ class PostgresMigrations:
         for migration in migrate.shipped(PACKAGE):
             steps.append(f"-- {_name(migration)}\n{self._fill(migration.text)}")
             values = f"({migration.number}, '{migration.name}', '{migration.checksum}')"
-            steps.append(self._fill("INSERT INTO {schema}.migrations (number, name, checksum) VALUES ") + values + ";")
+            steps.append(
+                self._fill("INSERT INTO {schema}.migrations (number, name, checksum) VALUES ") + values + ";"
+            )
         return "\n\n".join(steps) + "\n"
 
     async def up(self, tell: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -102,9 +104,12 @@ class PostgresMigrations:
             return
 
     async def _lock(self, holder: UUID) -> None:
-        async with asyncio.timeout(LOCK_SECONDS * 2):
-            while not await self._store.chores.fetch(self._fill(_LOCK), holder, LOCK_SECONDS):
-                await asyncio.sleep(0.2)  # noqa: ASYNC110 - the other holder is another process
+        """Wait for the runner's lock, a little longer than a runner that died may hold it."""
+        for _ in range(LOCK_SECONDS * 10):
+            if await self._store.chores.fetch(self._fill(_LOCK), holder, LOCK_SECONDS):
+                return
+            await asyncio.sleep(0.2)
+        raise Unavailable("another process has been migrating this schema for a while", hint="try again later")
 
     async def _renew(self, holder: UUID) -> None:
         if not await self._store.chores.fetch(self._fill(_LOCK), holder, LOCK_SECONDS):

@@ -26,7 +26,9 @@ REDRIVE_STEP = 500
 
 class PostgresOperating(PostgresStore):
     async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
-        rows = await self._cancel(ids, tenant, spare_running=False)
+        rows = await self.with_partitions(
+            lambda: self.chores.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
+        )
         states = await self._states(tenant, [id for id, row in zip(ids, rows, strict=True) if not row["before"]])
         return [
             Changed(id, State(row["before"]), State.CANCELLED)
@@ -34,18 +36,6 @@ class PostgresOperating(PostgresStore):
             else _refused(states.get(id), Verb.CANCEL)
             for id, row in zip(ids, rows, strict=True)
         ]
-
-    async def _cancel(self, ids: Sequence[UUID], tenant: str, *, spare_running: bool) -> list[asyncpg.Record]:
-        return await self.with_partitions(
-            lambda: self.chores.fetch(
-                self.sql("operating", "cancel_jobs"),
-                [tenant] * len(ids),
-                list(ids),
-                CancelReason.REQUESTED.value,
-                False,
-                spare_running,
-            )
-        )
 
     async def redrive(
         self, ids: Sequence[UUID], *, by: str | None = None, tenant: str = DEFAULT_TENANT
@@ -121,10 +111,16 @@ class PostgresOperating(PostgresStore):
         return Changed(id, State(rows[0]["before"]), State(rows[0]["state"]))
 
     async def delete(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
-        cancelled = await self._cancel(ids, tenant, spare_running=True)
-        before = {id: row["before"] for id, row in zip(ids, cancelled, strict=True) if row["before"]}
-        rows = await self.chores.fetch(self.sql("operating", "delete_ended"), tenant, list(ids))
-        gone = {row["id"]: State(before.get(row["id"], row["state"])) for row in rows}
+        async def run() -> dict[UUID, State]:
+            async with self.chores.transaction() as connection:
+                cancelled = await connection.fetch(
+                    self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, True)
+                )
+                before = {id: row["before"] for id, row in zip(ids, cancelled, strict=True) if row["before"]}
+                rows = await connection.fetch(self.sql("operating", "delete_ended"), tenant, list(ids))
+                return {row["id"]: State(before.get(row["id"], row["state"])) for row in rows}
+
+        gone = await self.with_partitions(run)
         states = await self._states(tenant, [id for id in ids if id not in gone])
         answers: list[Changed | RopewayError] = []
         for id in ids:
@@ -149,6 +145,10 @@ class PostgresOperating(PostgresStore):
     async def _set_paused(self, tenant: str, queue: str, paused: bool) -> None:
         arguments: tuple[Any, ...] = (tenant, check_name(queue, "queue"), paused)
         await self.chores.fetch(self.sql("operating", "pause"), *arguments)
+
+
+def _cancel_arguments(ids: Sequence[UUID], tenant: str, spare_running: bool) -> tuple[Any, ...]:
+    return ([tenant] * len(ids), list(ids), CancelReason.REQUESTED.value, False, spare_running)
 
 
 def _refused(state: State | None, verb: Verb) -> RopewayError:

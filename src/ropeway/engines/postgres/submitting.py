@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from ropeway.core.states import State
 from ropeway.core.unique import KeyKind, unique_key
 from ropeway.engines.batching import check_batch, mismatch
 from ropeway.engines.postgres import transactional
+from ropeway.engines.postgres.connection import Channel
 from ropeway.engines.postgres.fields import rare_fields
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Enqueued
@@ -26,10 +28,16 @@ from ropeway.runtime.ids import uuid7s
 FLUSH = 500
 
 #: How long a flush of many callers waits for a key that someone else's open transaction holds.
-FLUSH_LOCK_TIMEOUT = "100ms"
+FLUSH_LOCK_TIMEOUT = 0.1
 
-#: How long one caller waits for such a key before it is told that the key is in flight.
-CALLER_LOCK_TIMEOUT = "2s"
+#: The same, for each caller's job when the flush is repeated job by job.
+ALONE_LOCK_TIMEOUT = 0.02
+
+#: How long one caller waits for such a key, by itself, before it is told that the key is in flight.
+CALLER_LOCK_TIMEOUT = 2.0
+
+#: How many callers of one engine do so at once, each on a connection of its own.
+WAITERS = 4
 
 
 class Submission(NamedTuple):
@@ -45,6 +53,7 @@ class PostgresSubmitting(PostgresStore):
         super().__init__(*args, **options)
         self._plain_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_plain, limit=FLUSH)
         self._keyed_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_keyed, limit=FLUSH)
+        self._waiters = asyncio.Semaphore(WAITERS)
 
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
         if not jobs:
@@ -52,14 +61,18 @@ class PostgresSubmitting(PostgresStore):
         await self._check(jobs)
         ids = uuid7s(len(jobs))
         keyed = any(job.idempotency_key is not None or job.unique is not None for job in jobs)
-        if len(jobs) == 1:
-            calls = self._keyed_calls if keyed else self._plain_calls
-            return [await calls.submit(Submission(tenant, jobs[0], ids[0]))]
         batch = [Submission(tenant, job, id) for job, id in zip(jobs, ids, strict=True)]
-        if keyed:
-            answers = await self._insert_keyed(batch, all_or_none=True, lock_timeout=CALLER_LOCK_TIMEOUT)
-            return [_raised(answer) for answer in answers]
-        return await self._insert_plain(batch)
+        if not keyed:
+            return (
+                [await self._plain_calls.submit(batch[0])] if len(batch) == 1 else await self._insert_plain(batch)
+            )
+        try:
+            if len(batch) == 1:
+                return [await self._keyed_calls.submit(batch[0])]
+            answers = await self._insert_keyed(batch, all_or_none=True, lock_timeout=FLUSH_LOCK_TIMEOUT)
+        except KeyInFlight:
+            answers = await self._wait_for_keys(batch)
+        return [_raised(answer) for answer in answers]
 
     async def enqueue_in(
         self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
@@ -95,7 +108,10 @@ class PostgresSubmitting(PostgresStore):
         return [Enqueued(s.id, _state(s.job, now)) for s in batch]
 
     async def _flush_keyed(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
-        """One flush for all callers; if a key is held by someone's open transaction, one by one."""
+        """One flush for all callers; if a key is held by someone's open transaction, one by one.
+
+        Whoever asked for that key waits elsewhere (`_wait_for_keys`), not in everybody's flush.
+        """
         if len(batch) > 1:
             try:
                 return await self._insert_keyed(batch, all_or_none=False, lock_timeout=FLUSH_LOCK_TIMEOUT)
@@ -103,19 +119,43 @@ class PostgresSubmitting(PostgresStore):
                 pass
         answers: list[Enqueued | Exception] = []
         for submission in batch:
-            alone = self._insert_keyed([submission], all_or_none=False, lock_timeout=CALLER_LOCK_TIMEOUT)
+            alone = self._insert_keyed([submission], all_or_none=False, lock_timeout=ALONE_LOCK_TIMEOUT)
             answers.append(await _alone(alone))
         return answers
 
+    async def _wait_for_keys(self, batch: Sequence[Submission]) -> list[Enqueued | Exception]:
+        """One caller's wait for keys that someone's open transaction holds; raises KeyInFlight in the end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALLER_LOCK_TIMEOUT
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._waiters.acquire()
+        except TimeoutError:
+            raise _in_flight() from None
+        channel = Channel(self.address)
+        try:
+            left = max(deadline - loop.time(), ALONE_LOCK_TIMEOUT)
+            return await self._insert_keyed(batch, all_or_none=len(batch) > 1, lock_timeout=left, channel=channel)
+        finally:
+            self._waiters.release()
+            await channel.close()
+
     async def _insert_keyed(
-        self, batch: Sequence[Submission], *, all_or_none: bool, lock_timeout: str
+        self,
+        batch: Sequence[Submission],
+        *,
+        all_or_none: bool,
+        lock_timeout: float,
+        channel: Channel | None = None,
     ) -> list[Enqueued | Exception]:
         firsts, repeats = _within_batch(batch)
         refused = next((r for r in repeats.values() if isinstance(r, IdempotencyMismatch)), None)
         if refused is not None and all_or_none:
             raise refused
         arrays = (*insert_arrays(firsts), False, *self._keys(firsts), all_or_none)
-        rows = await self.with_partitions(lambda: self._keyed_transaction(arrays, lock_timeout, batch))
+        rows = await self.with_partitions(
+            lambda: self._keyed_transaction(channel or self.keyed, arrays, lock_timeout, batch)
+        )
         now = next((row["at"] for row in rows if row["job_id"] is None), None)
         known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
         answers: list[Enqueued | Exception] = []
@@ -135,17 +175,15 @@ class PostgresSubmitting(PostgresStore):
         return answers
 
     async def _keyed_transaction(
-        self, arrays: tuple[Any, ...], lock_timeout: str, batch: Sequence[Submission]
+        self, channel: Channel, arrays: tuple[Any, ...], lock_timeout: float, batch: Sequence[Submission]
     ) -> list[asyncpg.Record]:
         try:
-            async with self.keyed.transaction() as connection:
-                await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
+            async with channel.transaction() as connection:
+                await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout * 1000:.0f}ms'")
                 return await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
         except Unavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
-                raise KeyInFlight(
-                    "another transaction holds the same key and has not committed yet", hint="try again shortly"
-                ) from error
+                raise _in_flight() from error
             raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == "RW422":
@@ -173,6 +211,7 @@ def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
     jobs = [submission.job for submission in batch]
     run_at = [job.run_at for job in jobs]
     delays = [job.delay for job in jobs]
+    keys = [job.idempotency_key for job in jobs]
     options = [_options(job) for job in jobs]
     return (
         [submission.tenant for submission in batch],
@@ -184,6 +223,7 @@ def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
         [job.payload.decode() for job in jobs],
         run_at if any(run_at) else [],
         delays if any(delay is not None for delay in delays) else [],
+        keys if any(keys) else [],
         options if any(options) else [],
     )
 
@@ -197,7 +237,6 @@ def _options(job: NewJob) -> str | None:
         and job.expires_in is None
         and not job.tags
         and not job.headers
-        and job.idempotency_key is None
     ):
         return None
     return msgspec.json.encode(rare_fields(job)).decode()
@@ -262,6 +301,12 @@ async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | 
         return (await call)[0]
     except (RopewayError, asyncpg.PostgresError) as error:
         return error
+
+
+def _in_flight() -> KeyInFlight:
+    return KeyInFlight(
+        "another transaction holds the same key and has not committed yet", hint="try again shortly"
+    )
 
 
 def _raised(answer: Enqueued | Exception) -> Enqueued:

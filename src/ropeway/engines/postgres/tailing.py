@@ -66,12 +66,11 @@ class PostgresTailing(PostgresStore):
     async def _step(self, at: Position, limit: int, pruned: int) -> tuple[Position, list[Event]]:
         """Read one stride of what lies between the two snapshots of `at`."""
         xmax, open_then = _snapshot(at.seen)
-        # Late commits may have any id, so the first stride starts at the beginning if there are any.
-        start = at.last if open_then or at.last else max(at.seen_high, pruned)
-        stop = min(max(start, at.seen_high, pruned) + STRIDE, at.upto_high)
+        # Late commits may have any id, so the first stride starts at the beginning.
+        stop = min(max(at.last, at.seen_high, pruned) + STRIDE, at.upto_high)
         rows = await self.reads.fetch(
             self.sql("inspecting", "tail"),
-            at.seen, at.upto, at.seen_high, start, stop, open_then, xmax, limit, writes=False,
+            at.seen, at.upto, at.last, stop, open_then, xmax, limit, writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
         last = rows[-1]["id"] if len(rows) == limit else stop

@@ -126,6 +126,7 @@ def _enqueue_arguments(job: NewJob, tenant: str, window: float) -> list[str]:
     if job.delay is not None:
         options["delay"] = job.delay
     if job.idempotency_key is not None:
+        options["idempotency_key"] = job.idempotency_key
         options["fingerprint"] = job.body_fingerprint().hex()
         options["key_window"] = window if job.key_window is None else job.key_window
     if job.unique is not None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ropeway.core import query
 from ropeway.core.query import JobFilter, Order
-from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
+from ropeway.core.states import LIVE_STATES, State
 from ropeway.engines.sqlfile import fill, statements
 from ropeway.engines.sqlite.rows import micros
 
@@ -31,7 +31,7 @@ class Question:
 
     def __init__(self, what: str, tenant: str, now: int) -> None:
         self._what = what
-        self._by = ""
+        self._few = ""
         self._pieces: list[str] = []
         self.parameters: dict[str, Any] = {"tenant": tenant, "now": now}
 
@@ -51,28 +51,40 @@ class Question:
             either = " OR ".join(SQL[f"where_{state.value}"] for state in sorted(where.states))
             self._pieces.append(f"({either})" if either else "FALSE")
 
-    def walk_states(self, db: sqlite3.Connection, states: frozenset[State] | None) -> None:
-        """Choose the index of the asked states if they hold few jobs; the ids otherwise."""
-        counts = {"tenant": self.parameters["tenant"], "limit": FEW + 1}
-        if states == frozenset({State.RUNNING}):
-            self._by = "INDEXED BY jobs_leased"
-            self.narrow("where_leased")
-        elif states and states <= LIVE_STATES - {State.RUNNING}:
-            if db.execute(SQL["free_jobs"], counts).fetchone()[0] <= FEW:
-                self._by = "INDEXED BY jobs_free"
-                self.narrow("where_free")
-        elif states == frozenset({State.DEAD}):
-            if db.execute(SQL["ended_jobs"], {**counts, "stage": "dead"}).fetchone()[0] <= FEW:
-                self._by = "INDEXED BY jobs_dead"
-        elif states and states <= TERMINAL_STATES and State.SUCCEEDED not in states:
-            stages = [{**counts, "stage": state.value} for state in states]
-            if sum(db.execute(SQL["ended_jobs"], stage).fetchone()[0] for stage in stages) <= FEW:
-                self._by = "INDEXED BY jobs_ended"
-                self._pieces.append("j.finished_at IS NOT NULL")
+    def walk(self, db: sqlite3.Connection, where: JobFilter) -> None:
+        """Walk only the jobs in the asked stages, or with the asked key, if they are few."""
+        if where.idempotency_key is not None:
+            self._among(["few_with_key"])
+            return
+        few = [f"few_{stage}" for stage in _stages(where)]
+        number = 0
+        for name in few:
+            counted = SQL["counted"].replace("{found}", SQL[name])
+            number += db.execute(counted, {**self.parameters, "limit": FEW + 1}).fetchone()[0]
+        if few and number <= FEW:
+            self._among(few)
+
+    def _among(self, names: list[str]) -> None:
+        self._few = SQL["few"].replace("{found}", " UNION ALL ".join(SQL[name] for name in names))
+        self.narrow("where_few")
 
     def statement(self, order: str = "") -> str:
-        what = fill(SQL[self._what], {"by": self._by})
+        what = fill(SQL[self._what], {"few": self._few})
         return "\n".join([what, *(f"AND {piece}" for piece in self._pieces), order])
+
+
+def _stages(where: JobFilter) -> list[str]:
+    """The stages that a filter's jobs can be in; none when they can be in all."""
+    if where.worker_id is not None:
+        return ["leased"]
+    if where.reason is not None:
+        return ["dead"]
+    if where.states is None:
+        return []
+    return sorted({_STAGES.get(state, state.value) for state in where.states})
+
+
+_STAGES = dict.fromkeys(LIVE_STATES, "free") | {State.RUNNING: "leased"}
 
 
 def page(order: Order, after: str | None) -> tuple[str | None, dict[str, Any]]:

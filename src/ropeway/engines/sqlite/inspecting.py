@@ -51,7 +51,7 @@ class SqliteInspecting(SqliteStore):
             if order == "died":
                 question.narrow("where_dead")
             else:
-                question.walk_states(db, where.states)
+                question.walk(db, where)
             if edge is not None:
                 question.narrow(edge, **edge_parameters)
             parameters = {**question.parameters, "limit": limit + 1}
@@ -72,7 +72,7 @@ class SqliteInspecting(SqliteStore):
         def ask(db: sqlite3.Connection) -> Count:
             question = Question("places", tenant, now)
             question.match(where)
-            question.walk_states(db, where.states)
+            question.walk(db, where)
             statement = SQL["counted"].replace("{found}", question.statement())
             (number,) = db.execute(statement, {**question.parameters, "limit": cap + 1}).fetchone()
             return Count(min(number, cap), capped=number > cap)

@@ -83,7 +83,7 @@ class SqliteOperating(SqliteStore):
         def redrive(tx: Transaction, _: None) -> RedriveReport:
             question = Question("places", tenant, tx.now)
             question.match(where)
-            question.walk_states(tx.db, where.states)
+            question.walk(tx.db, where)
             found = tx.db.execute(question.statement("ORDER BY j.id"), question.parameters).fetchall()
             if dry_run:
                 return RedriveReport(len(found), [], dry_run=True)

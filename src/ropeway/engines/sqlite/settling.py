@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -34,10 +33,7 @@ class SqliteSettling(SqliteStore):
         return await settling.settle(self, tenant, settlements, self.rules)
 
     async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
-        fence = packed([completion.lease for completion in completions])
-        return await self.write(
-            _complete_each, CompleteCall(tenant, completions, {**fence, "tenant": tenant}), len(completions)
-        )
+        return await self.write(_complete_all, (tenant, completions), len(completions))
 
     async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
         fence = {**packed(leases), "tenant": tenant}
@@ -62,16 +58,34 @@ class SqliteSettling(SqliteStore):
         return await self.write(_progress_each, (tenant, updates), len(updates)) if updates else []
 
 
-class CompleteCall(NamedTuple):
-    tenant: str
-    completions: Sequence[Completion]
-    fence: dict[str, object]
+Completions = tuple[str, Sequence[Completion]]
 
 
-def _complete(tx: Transaction, call: CompleteCall) -> list[bool]:
+def _complete_all(tx: Transaction, calls: Sequence[Completions]) -> list[list[bool]]:
+    """The acks of all calls: neighbours of one tenant together, as long as no job is named twice."""
+    answers: list[list[bool]] = []
+    start = 0
+    while start < len(calls):
+        tenant, together, end = calls[start][0], list(calls[start][1]), start + 1
+        named = {completion.lease.job_id for completion in together}
+        while end < len(calls) and calls[end][0] == tenant:
+            ids = {completion.lease.job_id for completion in calls[end][1]}
+            if not named.isdisjoint(ids):
+                break
+            named |= ids
+            together += calls[end][1]
+            end += 1
+        written = iter(_complete(tx, tenant, together))
+        answers += [[next(written) for _ in completions] for _, completions in calls[start:end]]
+        start = end
+    return answers
+
+
+def _complete(tx: Transaction, tenant: str, completions: Sequence[Completion]) -> list[bool]:
     """Acks: the fence first, then everything that passed it at once."""
-    keys, places = tx.db.execute(SQL["current_places"], call.fence).fetchone()
-    written = [False] * len(call.completions)
+    fence = {**packed([completion.lease for completion in completions]), "tenant": tenant}
+    keys, places = tx.db.execute(SQL["current_places"], fence).fetchone()
+    written = [False] * len(completions)
     positions: list[int] = msgspec.json.decode(keys)
     if not positions:
         return written
@@ -82,15 +96,12 @@ def _complete(tx: Transaction, call: CompleteCall) -> list[bool]:
     results = [
         (place, result.data, result.sanitized, result.too_large)
         for position, place in zip(positions, msgspec.json.decode(places), strict=True)
-        if (result := call.completions[position].result).data is not None or result.too_large
+        if (result := completions[position].result).data is not None or result.too_large
     ]
     if results:
         tx.db.executemany(SQL["insert_result"], results)
-    end_settled_grants(tx, {call.completions[position].lease.token.bytes for position in positions})
+    end_settled_grants(tx, {completions[position].lease.token.bytes for position in positions})
     return written
-
-
-_complete_each = one_by_one(_complete)
 
 
 def current_jobs(db: sqlite3.Connection, fence: dict[str, object]) -> dict[int, Running]:

@@ -33,12 +33,19 @@ SQL = statements("ropeway.engines.sqlite", "sql/submitting.sql")
 KeyName = tuple[str, str]
 
 
+class Keys(NamedTuple):
+    """The keys of one job, and what tells a repeated body from another one."""
+
+    names: list[KeyName]
+    fingerprint: bytes
+
+
 class Submission(NamedTuple):
-    """The jobs of one call. `keys` names the keys of each job that has some, by its position."""
+    """The jobs of one call. `keys` holds those of each job that has some, by its position."""
 
     tenant: str
     jobs: Sequence[NewJob]
-    keys: Mapping[int, list[KeyName]] | None
+    keys: Mapping[int, Keys] | None
     window: float
 
 
@@ -48,17 +55,18 @@ def submission(tenant: str, jobs: Sequence[NewJob], window: float) -> Submission
     for index, job in enumerate(jobs):
         if job.idempotency_key is not None or job.unique is not None:
             keys = keys or {}
-            keys[index] = _key_names(job)
+            keys[index] = _keys(job)
     return Submission(tenant, jobs, keys, window)
 
 
-def _key_names(job: NewJob) -> list[KeyName]:
-    names = []
+def _keys(job: NewJob) -> Keys:
+    names, fingerprint = [], b""
     if job.idempotency_key is not None:
         names.append((KeyKind.IDEMPOTENCY.value, job.idempotency_key))
+        fingerprint = job.body_fingerprint()
     if (unique := unique_key(job)) is not None:
         names.append((KeyKind.UNIQUE.value, unique))
-    return names
+    return Keys(names, fingerprint)
 
 
 class SqliteSubmitting(SqliteStore):
@@ -159,7 +167,10 @@ class _Batch:
         elif job.expires_at is not None:
             expires_at = micros(job.expires_at)
         place = self._last_place + len(self._jobs) + 1
-        self._jobs.append((place, id.bytes, tenant, job.type, job.queue, job.priority, run_at, now, expires_at))
+        key = job.idempotency_key
+        self._jobs.append(
+            (place, id.bytes, tenant, job.type, job.queue, job.priority, run_at, now, expires_at, key)
+        )
         self._bodies.append(
             (
                 place,
@@ -167,7 +178,6 @@ class _Batch:
                 job.max_attempts,
                 job.timeout,
                 None if job.retry is None else retry.encode(job.retry),
-                job.idempotency_key,
                 text(job.tags) if job.tags else None,
                 text(job.headers) if job.headers else None,
             )

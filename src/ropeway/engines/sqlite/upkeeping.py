@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from ropeway.core.outcome import Lost
-from ropeway.core.states import TERMINAL_STATES, CancelReason, State
+from ropeway.core.states import CancelReason, State
 from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 from ropeway.engines.sqlfile import statements
@@ -68,31 +68,29 @@ class SqliteUpkeeping(SqliteStore):
 
     async def prune(self) -> Pruned:
         jobs = 0
-        lane = await self._next_lane("", "")
-        while lane is not None:
-            for state in sorted(TERMINAL_STATES):
-                jobs += await self._prune_lane(*lane, state)
-            lane = await self._next_lane(*lane)
+        last = {"tenant": "", "stage": "", "queue": ""}
+        while (ended := await self._next_ended(last)) is not None:
+            jobs += await self._prune_ended(ended)
+            last = ended
         return Pruned(jobs=jobs, events=await self._prune_events(), keys=await self._prune_keys())
 
-    async def _next_lane(self, tenant: str, queue: str) -> tuple[str, str] | None:
-        after = {"tenant": tenant, "queue": queue}
-
-        def ask(db: sqlite3.Connection) -> tuple[str, str] | None:
-            row = db.execute(SQL["next_ended_lane"], after).fetchone()
-            return None if row is None else (row[0], row[1])
+    async def _next_ended(self, last: dict[str, str]) -> dict[str, str] | None:
+        def ask(db: sqlite3.Connection) -> dict[str, str] | None:
+            row = db.execute(SQL["next_ended"], last).fetchone()
+            return None if row is None else dict(zip(last, row, strict=True))
 
         return await self.read(ask)
 
-    async def _prune_lane(self, tenant: str, queue: str, state: State) -> int:
-        """Remove the ended jobs of a lane whose day is over; the dead are logged before."""
+    async def _prune_ended(self, ended: dict[str, str]) -> int:
+        """Remove jobs of one tenant, end and queue whose day is over; the dead are logged before."""
+        state = State(ended["stage"])
         before = micros(first_day_kept(self.clock.now(), self.rules.keep(state)))
-        old = {"tenant": tenant, "queue": queue, "stage": state.value, "before": before, "limit": BATCH}
+        old = {**ended, "before": before, "limit": BATCH}
 
         def prune(tx: Transaction, _: None) -> int:
             places = [place for (place,) in tx.db.execute(SQL["old_places"], old)]
             if places and state is State.DEAD:
-                _log(tx, tenant, places)
+                _log(tx, ended["tenant"], places)
             delete_places(tx, places)
             return len(places)
 

@@ -1,657 +1,128 @@
-"""Random programs, run on an engine, on the memory engine and in the oracle, and compared after every step.
-
-    TestModel = model_test(MyHarness())
-
-A failure prints the shortest program that was found, one call per line.
-"""
+"""Random programs by Hypothesis, and a failing one told as briefly as can be found in a given time."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, ClassVar, TypeVar
+import time
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 from unittest import TestCase
-from uuid import UUID
 
-import msgspec
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from ropeway.core.decide import Rules
-from ropeway.core.job import Job
-from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
-from ropeway.core.payload import JobError
-from ropeway.core.query import JobFilter, Order
-from ropeway.core.retry import RetryPolicy
-from ropeway.core.states import DeadReason, State
-from ropeway.core.unique import Unique
-from ropeway.engines.memory import MemoryEngine
-from ropeway.engines.protocol import EngineRules, WorkerRef
-from ropeway.runtime import ids
-from ropeway.runtime.clock import ManualClock
-from ropeway.testing.conformance.subject import TEST_RULES, Harness, Subject
-from ropeway.testing.harness import MemorySubject
-from ropeway.testing.model.laws import broken_end, broken_law
-from ropeway.testing.model.oracle import LEASE_LOST, NOT_FOUND, PAYLOADS, RESULTS, Ask, ModelJob, Oracle, Ticket
-from ropeway.testing.model.side import Side, moment
+from ropeway.testing.conformance.subject import Harness
+from ropeway.testing.model.calls import steps
+from ropeway.testing.model.oracle import Ask
+from ropeway.testing.model.program import Broken, Call, Program
 
-Thing = TypeVar("Thing")
+#: How long a failing program is shortened. Hypothesis's own shrinking takes minutes where a step is a statement.
+SHORTENING_SECONDS = 30.0
 
-DAY = 86_400.0
-
-#: Nothing random decides anything, and retention is short enough for a program to see its end.
-RULES: EngineRules = msgspec.structs.replace(
-    TEST_RULES,
-    decisions=Rules(retry=RetryPolicy(base=5.0, factor=2.0, cap=60.0, jitter=0.0)),
-    keep_succeeded=DAY,
-    keep_cancelled=2 * DAY,
-    keep_dead=3 * DAY,
-    keep_events=3 * DAY,
-)
-
-TENANTS = ("a", "b")
-QUEUES = ("q1", "q2")
-WORKERS = ("w1", "w2", "w3")
-
-_asks = st.builds(
-    Ask,
-    queue=st.sampled_from(QUEUES),
-    type=st.sampled_from(("t1", "t2")),
-    priority=st.sampled_from((5, 1, 2, 9)),
-    max_attempts=st.sampled_from((3, 1, 2)),
-    payload=st.sampled_from(tuple(PAYLOADS)),
-    timeout=st.sampled_from((3_600.0, 0.0, 7.0)),
-    expires_in=st.sampled_from((None, None, None, 10.0, 100.0)),
-    delay=st.sampled_from((None, None, None, 0.0, 0.5, 45.0)),
-)
-_moments = st.builds(
-    Ask,
-    queue=st.sampled_from(QUEUES),
-    priority=st.sampled_from((5, 2)),
-    at=st.sampled_from((-60.0, 0.0, 30.0, 2 * DAY)),
-)
-_keyed = st.builds(
-    Ask,
-    payload=st.sampled_from((b"{}", b"{}", *PAYLOADS)),
-    key=st.sampled_from(("k1", "k2")),
-    window=st.sampled_from((None, 0.0, 60.0)),
-    delay=st.sampled_from((None, None, 45.0)),
-)
-_uniques = st.builds(
-    Ask,
-    queue=st.sampled_from(QUEUES),
-    payload=st.sampled_from(tuple(PAYLOADS)),
-    key=st.sampled_from((None, None, "k3")),
-    unique=st.sampled_from(
-        (
-            Unique(),
-            Unique(by="key", key="u1"),
-            Unique(within=30.0),
-            Unique(by="key", key="u1", states=frozenset({State.QUEUED, State.DEAD})),
-        )
-    ),
-)
-_batches = st.lists(_asks | _asks | _moments | _keyed | _uniques, min_size=1, max_size=4)
-
-_ERRORS = (JobError("ValueError", "no such thing"), JobError("TimeoutError", "too slow", "line 1\nline 2"))
-_failures = st.builds(
-    Failed,
-    error=st.sampled_from(_ERRORS),
-    retry=st.sampled_from((True, True, False)),
-    retry_after=st.sampled_from((None, None, 0.0, 3.0)),
-)
-_outcomes: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Done, result=st.sampled_from(tuple(RESULTS))),
-    _failures,
-    _failures,
-    st.builds(Snoozed, delay=st.sampled_from((0.0, 1.5, 40.0))),
-    st.just(Released()),
-    st.sampled_from((Lost(), Lost("crashed", signal=9))),
-)
-
-_queue_lists = st.sampled_from((("q1", "q2"), ("q1",), ("q2",), ("q2", "q1")))
-_tenants = st.sampled_from(("a", "a", "a", "b"))
-_filters = st.builds(
-    JobFilter,
-    queue=st.sampled_from((None, None, *QUEUES)),
-    type=st.sampled_from((None, None, "t1")),
-    states=st.none() | st.frozensets(st.sampled_from(State), min_size=1, max_size=3),
-    idempotency_key=st.sampled_from((None, None, None, "k1")),
-    worker_id=st.sampled_from((None, None, None, "w1")),
-    error=st.sampled_from((None, None, None, "Timeout", "such")),
-    reason=st.sampled_from((None, None, None, *DeadReason)),
-)
-
-
-class Call:
-    """One step of a program: a method of the machine and its arguments.
-
-    Jobs and tickets are named by how long ago they were made: 0 is the newest. So a program means something
-    whatever is left out of it, and shrinks well.
-    """
-
-    def __init__(self, method: str, arguments: dict[str, Any]) -> None:
-        self.method = method
-        self.arguments = arguments
-
-    def __repr__(self) -> str:
-        return f"{self.method}({', '.join(f'{name}={_said(value)}' for name, value in self.arguments.items())})"
-
-
-def _said(value: object) -> str:
-    """A record as a person would write it: what it leaves at its default is not said."""
-    if isinstance(value, msgspec.Struct):
-        told = (
-            f"{field.name}={_said(getattr(value, field.name))}"
-            for field in msgspec.structs.fields(value)
-            if getattr(value, field.name) != field.default
-        )
-        return f"{type(value).__name__}({', '.join(told)})"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_said, value))}]"
-    if isinstance(value, UUID) and value.int < 1_000_000:
-        return f"job {value.int}"
-    return str(value) if isinstance(value, StrEnum | datetime) else repr(value)
-
-
-def _call(method: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
-    return st.fixed_dictionaries(arguments).map(lambda drawn: Call(method, drawn))
-
-
-_ago = st.integers(0, 30)
-_workers = st.sampled_from(WORKERS)
-_queues = st.sampled_from(QUEUES)
-
-#: How often each call is drawn, besides what it is called with. Work is most of it, or nothing else would matter.
-_CALLS: tuple[tuple[int, st.SearchStrategy[Call]], ...] = (
-    (5, _call("enqueue", tenant=_tenants, asks=_batches, reply_lost=st.booleans())),
-    (
-        7,
-        _call(
-            "lease",
-            tenant=_tenants,
-            queues=_queue_lists,
-            count=st.integers(1, 4),
-            worker=_workers,
-            seconds=st.sampled_from((30.0, 5.0, 90.0)),
-        ),
-    ),
-    (4, _call("work", tenant=_tenants, count=st.integers(1, 3), outcome=_outcomes)),
-    (2, _call("crash", tenant=_tenants, times=st.integers(1, 3))),
-    (6, _call("settle", lease=_ago, outcome=_outcomes, reply_lost=st.booleans())),
-    (1, _call("settle_together", lease=_ago, how=st.tuples(_outcomes, _outcomes, _outcomes))),
-    (2, _call("replay", stale=_ago, outcome=_outcomes)),
-    (4, _call("advance", seconds=st.sampled_from((1.0, 0.5, 5.0, 31.0, 61.0, 200.0)))),
-    (1, _call("advance", seconds=st.sampled_from((3_600.0, DAY / 2, DAY, 1.5 * DAY, 4 * DAY)))),
-    (3, _call("rescue")),
-    (1, _call("expire")),
-    (1, _call("audit")),
-    (2, _call("prune")),
-    (2, _call("heartbeat", lease=_ago, seconds=st.sampled_from((None, 5.0, 60.0)))),
-    (1, _call("heartbeat", stale=_ago, seconds=st.sampled_from((None, 60.0)))),
-    (1, _call("heartbeat_owner", tenant=_tenants, worker=_workers)),
-    (1, _call("progress", lease=_ago, done=st.sampled_from((0.0, 0.5)))),
-    (1, _call("progress", stale=_ago, done=st.sampled_from((0.0, 0.5)))),
-    (
-        2,
-        _call(
-            "worker_dies",
-            tenant=_tenants,
-            worker=_workers,
-            reported=st.booleans(),
-            started=st.sampled_from((None, 0, 1)),
-        ),
-    ),
-    (1, _call("forge", lease=_ago, outcome=_outcomes)),
-    (1, _call("forge", stale=_ago, outcome=_outcomes)),
-    (2, _call("cancel", job=_ago, more=st.integers(0, 2))),
-    (3, _call("redrive", job=_ago, more=st.integers(0, 2), by=st.sampled_from((None, "ann")))),
-    (
-        1,
-        _call(
-            "redrive_where",
-            tenant=_tenants,
-            queue=st.sampled_from((None, *QUEUES)),
-            cancelled=st.booleans(),
-            dry_run=st.booleans(),
-        ),
-    ),
-    (
-        2,
-        _call(
-            "reschedule",
-            job=_ago,
-            delay=st.sampled_from((None, None, 0.0, 20.0)),
-            at=st.sampled_from((None, -5.0, 50.0)),
-            priority=st.sampled_from((None, 5, 1, 9)),
-            queue=st.sampled_from((None, *QUEUES)),
-        ),
-    ),
-    (1, _call("delete", job=_ago, more=st.integers(0, 1))),
-    (
-        2,
-        _call(
-            "pause", tenant=_tenants, queue=st.sampled_from(QUEUES), paused=st.sampled_from((False, False, True))
-        ),
-    ),
-    (1, _call("trespass", job=_ago)),
-    (1, _call("trespass_with_a_ticket", lease=_ago, outcome=_outcomes)),
-    (1, _call("trespass_with_a_ticket", stale=_ago, outcome=_outcomes)),
-    (
-        1,
-        _call(
-            "find",
-            tenant=_tenants,
-            where=_filters,
-            order=st.sampled_from(("newest", "oldest", "died")),
-            limit=st.sampled_from((50, 2)),
-        ),
-    ),
-)
-_steps = st.one_of(*(call for weight, call in _CALLS for _ in range(weight)))
+END = Call("everything_comes_to_an_end", {})
 
 
 class ModelMachine(RuleBasedStateMachine):
-    """A program: producers, workers, operators and upkeep at work, and time passing by. Made by `model_test`.
+    """One program. There is one rule, which draws any call.
 
-    There is one rule, which draws any call. Hypothesis switches off half of the rules in each example, and with
-    a rule per call most programs had no enqueue or no lease and did nothing at all (measured: 85 of 100).
+    Hypothesis switches off about half of the rules in each example: with a rule per call most programs had no
+    enqueue or no lease and did nothing at all (measured: 85 of 100).
     """
 
     harness: ClassVar[Harness]
 
     def __init__(self) -> None:
         super().__init__()
-        #: Tickets that were not used yet (which does not make them good), and those that were.
-        self.leases: list[Ticket] = []
-        self.stale: list[Ticket] = []
-        #: The program so far, with real names.
-        self.program: list[str] = []
-        self._runner = asyncio.Runner()
-        self._opened = AsyncExitStack()
-        try:
-            self._runner.run(self._open())
-        except BaseException:
-            self._close()
-            raise
+        self.program = Program(self.harness)
 
-    async def _open(self) -> None:
-        subject = await self._opened.enter_async_context(self.harness.subject(RULES))
-        now = await subject.engine.now()
-        # Retention goes by whole days, so every program starts at noon.
-        noon = now.replace(hour=12, minute=0, second=0, microsecond=0)
-        await subject.advance(((noon - now) % timedelta(days=1)).total_seconds())
-        start = await subject.engine.now()
-        self.oracle = Oracle(start, RULES)
-        self.sides = [Side(self.harness.name, subject)]
-        if self.harness.name != MemoryEngine.name:
-            self.sides.append(Side("the reference", _reference(start)))
-        self.owners = {(tenant, name): ids.token() for tenant in TENANTS for name in WORKERS}
-
-    def _close(self) -> None:
-        self._runner.run(self._opened.aclose())
-        self._runner.close()
-
-    @rule(call=_steps)
+    @rule(call=steps)
     def step(self, call: Call) -> None:
-        arguments = dict(call.arguments)
-        if "job" in arguments:
-            arguments["job"] = _from_end(self._some_jobs(), arguments["job"]).number
-        for bundle, some in (("lease", self._some_leases), ("stale", self._some_stale)):
-            if bundle in arguments:
-                arguments["ticket"] = _from_end(some(), arguments.pop(bundle))
-        self._do(call.method, **arguments)
-
-    # What a call needs is made first, the plainest way there is: few steps of a program come to nothing.
-
-    def _some_jobs(self) -> list[ModelJob]:
-        if not self.oracle.all:
-            self._do("enqueue", tenant="a", asks=[Ask()], reply_lost=False)
-        return self.oracle.all
-
-    def _some_leases(self) -> list[Ticket]:
-        for tenant in TENANTS:
-            if not self.leases:
-                self._do("lease", tenant=tenant, queues=QUEUES, count=2, worker="w1", seconds=30.0)
-        if not self.leases:
-            self._do("pause", tenant="a", queue="q1", paused=False)
-            self._do("enqueue", tenant="a", asks=[Ask()], reply_lost=False)
-            return self._some_leases()
-        return self.leases
-
-    def _some_stale(self) -> list[Ticket]:
-        if not self.stale:
-            self._do("settle", ticket=self._some_leases()[-1], outcome=Released(), reply_lost=False)
-        return self.stale
-
-    def _do(self, method: str, **arguments: Any) -> None:
-        """Make one call, compare, look at everything. A failure tells the program that led to it."""
-        self.program.append(str(Call(method, arguments)))
-        try:
-            getattr(self, method)(**arguments)
-            for side in self.sides:
-                self._runner.run(self._look(side))
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nafter this program:\n" + "\n".join(self.program)) from None
+        self.program.step(call)
 
     def teardown(self) -> None:
         try:
             if sys.exception() is None:
-                self._do("everything_comes_to_an_end")
+                self.program.do(END.method)
         finally:
-            self._close()
-
-    # ── comparing ──
-
-    def both(self, expected: object, call: Callable[[Side], Coroutine[Any, Any, object]]) -> None:
-        """Make a call on every side; each has to give the answer that the oracle gave."""
-        for side in self.sides:
-            compare(f"answer of {side.name}", self._runner.run(call(side)), expected)
-
-    async def _look(self, side: Side) -> None:
-        jobs: dict[str, list[Job | None]] = {}
-        for tenant in TENANTS:
-            jobs[tenant] = await side.get(tenant)
-            compare(f"jobs of {tenant} in {side.name}", jobs[tenant], self.oracle.get(tenant))
-            stats = await side.queue_stats(tenant)
-            compare(f"queues of {tenant} in {side.name}", stats, self.oracle.queue_stats(tenant))
-            # Every job that was accepted and not removed is in exactly one state.
-            number = sum(sum(queue.counts.values()) for queue in stats)
-            assert number == len(self.oracle.kept(tenant)), f"C16 {side.name}: {number} jobs of {tenant}"
-        for touched in await side.read_log():
-            job, log = self.oracle.job(touched), side.logs[touched]
-            complaint = broken_law(
-                log, max_attempts=job.ask.max_attempts, crash_limit=RULES.decisions.crash_limit
-            ) or broken_end(log, jobs[job.tenant][touched - 1])
-            assert complaint is None, f"{side.name}: job {touched}: {complaint}"
-            compare(f"log of job {touched} in {side.name}", log, job.log)
-        for job in self.oracle.all:
-            missing = len(job.log) - len(side.logs.get(job.number, ()))
-            assert not missing, f"C11 {side.name}: job {job.number} lacks {missing} events"
-
-    def everything_comes_to_an_end(self) -> None:
-        """C1: given workers and time, no job is left. Then every log is read once more, by job."""
-        for tenant in TENANTS:
-            for queue in QUEUES:
-                self.pause(tenant, queue, paused=False)
-        for _ in range(5):
-            live = [job for job in self.oracle.kept() if job.end is None]
-            if not live:
-                break
-            ahead = max(job.run_at for job in live) - self.oracle.now
-            self.advance(max(ahead.total_seconds(), 43_200.0))
-            self.rescue()
-            self.expire()
-            for tenant in TENANTS:
-                leases = self._lease(tenant, QUEUES, 1_000, "w1", 30.0)
-                self._settle(tenant, [(ticket, Done()) for ticket in leases])
-        assert all(job.end is not None for job in self.oracle.kept()), "C1 a job is left"
-        for side in self.sides:
-            self._runner.run(self._look_again(side))
-
-    async def _look_again(self, side: Side) -> None:
-        for job in self.oracle.all:
-            events = await side.events_of(job.tenant, job.number)
-            compare(f"events of job {job.number} in {side.name}", events, self.oracle.kept_log(job.number))
-            foreign = await side.events_of(_other(job.tenant), job.number)
-            assert foreign == [], f"C15 {side.name}: events of job {job.number} for another tenant"
-
-    # ── producers ──
-
-    def enqueue(self, tenant: str, asks: list[Ask], reply_lost: bool) -> None:
-        self._enqueue(tenant, asks)
-        if reply_lost and all(ask.key for ask in asks):
-            self._enqueue(tenant, asks)
-
-    def _enqueue(self, tenant: str, asks: Sequence[Ask]) -> None:
-        wanted = [ask.job(self.oracle.start) for ask in asks]
-        self.both(self.oracle.enqueue(tenant, asks), lambda side: side.enqueue(tenant, wanted))
-
-    # ── workers ──
-
-    def lease(self, tenant: str, queues: Sequence[str], count: int, worker: str, seconds: float) -> None:
-        self.leases += self._lease(tenant, queues, count, worker, seconds)
-
-    def _lease(self, tenant: str, queues: Sequence[str], count: int, worker: str, seconds: float) -> list[Ticket]:
-        who = WorkerRef(worker, self.owners[tenant, worker])
-        expected = self.oracle.lease(tenant, queues, count, worker, who.owner, seconds)
-        for leased in expected.leases:
-            assert leased.job.run_at <= self.oracle.now, "C13 the oracle itself started a job early"
-        self.both(expected, lambda side: side.lease(tenant, queues, count, who, seconds))
-        return [Ticket(leased.lease.job_id.int, leased.lease.attempt) for leased in expected.leases]
-
-    def settle(self, ticket: Ticket, outcome: Outcome, reply_lost: bool) -> None:
-        tenant = self._use(ticket)
-        self._settle(tenant, [(ticket, outcome)])
-        if reply_lost:
-            self._settle(tenant, [(ticket, outcome)])
-
-    def work(self, tenant: str, count: int, outcome: Outcome) -> None:
-        """A worker takes a batch and everything in it ends alike."""
-        tickets = self._lease(tenant, QUEUES, count, "w2", 30.0)
-        self.stale += tickets
-        self._settle(tenant, [(ticket, outcome) for ticket in tickets])
-
-    def crash(self, tenant: str, times: int) -> None:
-        """The next job kills its worker, and the one after that."""
-        for _ in range(times):
-            self.stale += self._lease(tenant, QUEUES, 1, "w3", 30.0)
-            self.worker_dies(tenant, "w3", reported=True, started=None)
-
-    def settle_together(self, ticket: Ticket, how: tuple[Outcome, Outcome, Outcome]) -> None:
-        """One batch for two tickets, the first of them twice, and the tenant of the first for both."""
-        tenant = self._use(ticket)
-        other = self.leases[-1] if self.leases else ticket
-        self._settle(tenant, list(zip((ticket, other, ticket), how, strict=True)))
-
-    def replay(self, ticket: Ticket, outcome: Outcome) -> None:
-        """A zombie wakes up."""
-        self._settle(self.oracle.job(ticket.job).tenant, [(ticket, outcome)])
-
-    def _use(self, ticket: Ticket) -> str:
-        self.leases.remove(ticket)
-        self.stale.append(ticket)
-        return self.oracle.job(ticket.job).tenant
-
-    def _settle(self, tenant: str, pairs: Sequence[tuple[Ticket, Outcome]]) -> None:
-        self.both(self.oracle.settle(tenant, pairs), lambda side: side.settle(tenant, pairs))
-
-    def forge(self, ticket: Ticket, outcome: Outcome) -> None:
-        """The right job and attempt, another token."""
-        tenant = self.oracle.job(ticket.job).tenant
-        self.both([LEASE_LOST], lambda side: side.settle(tenant, [(ticket, outcome)], forged=True))
-        self.both(LEASE_LOST, lambda side: side.heartbeat(tenant, ticket, None, forged=True))
-
-    def heartbeat(self, ticket: Ticket, seconds: float | None) -> None:
-        tenant = self.oracle.job(ticket.job).tenant
-        expected = self.oracle.heartbeat(tenant, ticket, seconds)
-        self.both(expected, lambda side: side.heartbeat(tenant, ticket, seconds))
-
-    def heartbeat_owner(self, tenant: str, worker: str) -> None:
-        owner = self.owners[tenant, worker]
-        expected = self.oracle.heartbeat_owner(tenant, owner)
-        self.both(expected, lambda side: side.heartbeat_owner(tenant, owner))
-
-    def progress(self, ticket: Ticket, done: float) -> None:
-        tenant = self.oracle.job(ticket.job).tenant
-        expected = self.oracle.progress(tenant, ticket, done)
-        self.both(expected, lambda side: side.progress(tenant, ticket, done))
-
-    def worker_dies(self, tenant: str, worker: str, reported: bool, started: int | None) -> None:
-        """Its supervisor reports it (`started`: every job, or only those with an even or odd number), or nobody
-        does and its leases have to run out. The next worker of that name is another owner."""
-        owner = self.owners[tenant, worker]
-        self.owners[tenant, worker] = ids.token()
-        if not reported:
-            return
-        numbers = range(1, len(self.oracle.all) + 1)
-        ran = None if started is None else [number for number in numbers if number % 2 == started]
-        lost = Lost("crashed", signal=9)
-        expected = self.oracle.end_grants(tenant, owner, ran, lost)
-        self.both(expected, lambda side: side.end_grants(tenant, owner, ran, lost))
-
-    # ── operators ──
-
-    def _batch(self, job: int, more: int) -> list[int]:
-        """The job and its neighbours; the last one may be named twice."""
-        return [min(job + step, len(self.oracle.all)) for step in range(more + 1)]
-
-    def cancel(self, job: int, more: int) -> None:
-        tenant, batch = self.oracle.job(job).tenant, self._batch(job, more)
-        self.both(self.oracle.cancel(tenant, batch), lambda side: side.cancel(tenant, batch))
-
-    def redrive(self, job: int, more: int, by: str | None) -> None:
-        tenant, batch = self.oracle.job(job).tenant, self._batch(job, more)
-        self.both(self.oracle.redrive(tenant, batch, by), lambda side: side.redrive(tenant, batch, by))
-
-    def redrive_where(self, tenant: str, queue: str | None, cancelled: bool, dry_run: bool) -> None:
-        states = frozenset({State.DEAD, State.CANCELLED}) if cancelled else None
-        where = JobFilter(queue=queue, states=states)
-        found = self.oracle.find(tenant, JobFilter(queue=queue, states=states or frozenset({State.DEAD})))
-        numbers = [job.id.int for job in found]
-        # They queue up by id, so only ids that sort alike on all sides give the same line.
-        dry_run = dry_run or not all(side.in_creation_order(numbers) for side in self.sides)
-        retried = [] if dry_run else [job.id for job in found]
-        if not dry_run:
-            self.oracle.redrive(tenant, numbers, None)
-        self.both((len(found), retried, False), lambda side: side.redrive_where(tenant, where, dry_run=dry_run))
-
-    def reschedule(
-        self, job: int, delay: float | None, at: float | None, priority: int | None, queue: str | None
-    ) -> None:
-        if delay is None and at is None and priority is None and queue is None:
-            priority = 2
-        tenant = self.oracle.job(job).tenant
-        run_at = None if at is None or delay is not None else moment(self.oracle.start, at)
-        change: dict[str, Any] = {"delay": delay, "run_at": run_at, "priority": priority, "queue": queue}
-        expected = self.oracle.reschedule(tenant, job, **change)
-        self.both(expected, lambda side: side.reschedule(tenant, job, **change))
-
-    def delete(self, job: int, more: int) -> None:
-        tenant, batch = self.oracle.job(job).tenant, self._batch(job, more)
-        self.both(self.oracle.delete(tenant, batch), lambda side: side.delete(tenant, batch))
-
-    def pause(self, tenant: str, queue: str, paused: bool) -> None:
-        (self.oracle.paused.add if paused else self.oracle.paused.discard)((tenant, queue))
-        self.both(None, lambda side: side.pause(tenant, queue, paused))
-
-    def trespass(self, job: int) -> None:
-        """C15: to another tenant a job is as if it were not there."""
-        tenant = _other(self.oracle.job(job).tenant)
-        self.both([NOT_FOUND], lambda side: side.cancel(tenant, [job]))
-        self.both([NOT_FOUND], lambda side: side.redrive(tenant, [job], None))
-        self.both([NOT_FOUND], lambda side: side.delete(tenant, [job]))
-        change: dict[str, Any] = {"delay": 1.0, "run_at": None, "priority": None, "queue": None}
-        self.both(NOT_FOUND, lambda side: side.reschedule(tenant, job, **change))
-
-    def trespass_with_a_ticket(self, ticket: Ticket, outcome: Outcome) -> None:
-        tenant = _other(self.oracle.job(ticket.job).tenant)
-        self.both([LEASE_LOST], lambda side: side.settle(tenant, [(ticket, outcome)]))
-        self.both(LEASE_LOST, lambda side: side.heartbeat(tenant, ticket, None))
-
-    def find(self, tenant: str, where: JobFilter, order: Order, limit: int) -> None:
-        found = self.oracle.find(tenant, where)
-        self.both(len(found), lambda side: side.count(tenant, where))
-        if order == "died":
-            found = [job for job in found if job.state is State.DEAD]
-        self.both(found, lambda side: side.find(tenant, where, order, limit))
-
-    # ── time and upkeep ──
-
-    def advance(self, seconds: float) -> None:
-        self.oracle.now = moment(self.oracle.now, seconds)
-        self.both(self.oracle.now, lambda side: side.advance(seconds))
-
-    def rescue(self) -> None:
-        self.both(self.oracle.rescue(), lambda side: side.rescue())
-
-    def expire(self) -> None:
-        self.both(self.oracle.expire(), lambda side: side.expire())
-
-    def audit(self) -> None:
-        """No call leaves a job without its grant, so there is nothing to be found."""
-        self.both([], lambda side: side.audit())
-
-    def prune(self) -> None:
-        self.both(self.oracle.prune(), lambda side: side.prune())
-
-
-def _reference(start: datetime) -> Subject:
-    reference = MemorySubject(RULES)
-    reference.clock = ManualClock(start)
-    reference.engine = MemoryEngine(RULES, reference.clock)
-    return reference
-
-
-def _from_end(things: list[Thing], ago: int) -> Thing:
-    return things[-1 - ago % len(things)]
-
-
-def _other(tenant: str) -> str:
-    return TENANTS[1 - TENANTS.index(tenant)]
-
-
-def compare(what: str, got: object, expected: object) -> None:
-    """Fail with the difference alone: a whole job is thirty fields."""
-    if got != expected:
-        raise AssertionError(f"{what}:\n" + "\n".join(_differences("", got, expected)))
-
-
-def _differences(path: str, got: object, expected: object) -> list[str]:
-    if got == expected:
-        return []
-    if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
-        lines = [
-            line
-            for index, pair in enumerate(zip(got, expected, strict=False))
-            for line in _differences(f"{path}[{index}]", *pair)
-        ]
-        both = min(len(got), len(expected))
-        lines += [f"  {path}[{index}] should not be there: {_said(got[index])}" for index in range(both, len(got))]
-        return lines + [
-            f"  {path}[{index}] is missing: {_said(expected[index])}" for index in range(both, len(expected))
-        ]
-    if isinstance(got, msgspec.Struct) and type(got) is type(expected):
-        return [
-            line
-            for name in got.__struct_fields__
-            for line in _differences(f"{path}.{name}", getattr(got, name), getattr(expected, name))
-        ]
-    return [f"  {path or 'it'} is {_said(got)}, not {_said(expected)}"]
-
-
-def program_of(harness: Harness) -> type[ModelMachine]:
-    """The machine of one engine."""
-
-    class Program(ModelMachine):
-        pass
-
-    Program.harness = harness
-    return Program
-
-
-def size(examples: int, steps: int) -> settings:
-    """Settings for `examples` programs of `steps` calls."""
-    return settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-def model_test(harness: Harness, *, examples: int = 200, steps: int = 50) -> type[TestCase]:
-    """A test case for the engine of `harness`, for any runner of unittest's cases."""
-    case: type[TestCase] = program_of(harness).TestCase
-    case.settings = size(examples, steps)  # type: ignore[attr-defined]
-    return case
+            self.program.close()
 
 
 def run_model(harness: Harness, *, examples: int = 200, steps: int = 50) -> None:
-    """The same as a call, for an engine whose harness is known only when the test runs."""
-    run_state_machine_as_test(program_of(harness), settings=size(examples, steps))
+    """Run `examples` programs of `steps` calls on the engine of `harness`; `Broken` for the first that fails."""
+    machine = type("Model", (ModelMachine,), {"harness": harness})
+    size = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(machine, settings=size)
+    except Broken as broken:
+        raise shortened(harness, broken, SHORTENING_SECONDS) from broken.__cause__
+
+
+def model_test(harness: Harness, *, examples: int = 200, steps: int = 50) -> type[TestCase]:
+    """The same as a test case."""
+
+    class TestModel(TestCase):
+        def test_random_programs(self) -> None:
+            run_model(harness, examples=examples, steps=steps)
+
+    return TestModel
+
+
+def shortened(harness: Harness, broken: Broken, seconds: float) -> Broken:
+    """The failure of the shortest program that still fails, as far as `seconds` allow."""
+    deadline = time.monotonic() + seconds
+    shortest = broken
+
+    def fails(calls: Sequence[Call]) -> bool:
+        nonlocal shortest
+        again = None if time.monotonic() > deadline else _failure(harness, calls)
+        shortest = again or shortest
+        return again is not None
+
+    # Large parts first, then single calls. The last call is the one that fails.
+    length = len(shortest.calls) // 2
+    while length:
+        start = 0
+        while start < len(shortest.calls) - 1:
+            calls = shortest.calls
+            if not fails([*calls[:start], *calls[min(start + length, len(calls) - 1) :]]):
+                start += length
+        length //= 2
+    position = 0
+    while position < len(shortest.calls):
+        calls = shortest.calls
+        method, arguments = calls[position]
+        plainer = (
+            [*calls[:position], Call(method, {**arguments, "asks": asks}), *calls[position + 1 :]]
+            for asks in _plainer(arguments.get("asks", []))
+        )
+        if not any(fails(attempt) for attempt in plainer):
+            position += 1
+    return shortest
+
+
+def _plainer(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
+    for position, ask in enumerate(asks):
+        if len(asks) > 1:
+            yield [*asks[:position], *asks[position + 1 :]]
+        for plainer in ask.plainer():
+            yield [*asks[:position], plainer, *asks[position + 1 :]]
+
+
+def _failure(harness: Harness, calls: Sequence[Call]) -> Broken | None:
+    program = Program(harness)
+    try:
+        for call in calls:
+            if program.possible(call):
+                program.do(call.method, **call.arguments)
+    except Broken as broken:
+        return broken
+    finally:
+        program.close()
+    return None

@@ -103,6 +103,15 @@ class Ask:
             timeout=self.timeout,
         )
 
+    def plainer(self) -> list[Ask]:
+        """The same with one thing less said."""
+        defaults = Ask()
+        return [
+            replace(self, **{name: getattr(defaults, name)})
+            for name, value in vars(self).items()
+            if value != getattr(defaults, name)
+        ]
+
     def body(self) -> Ask:
         """Two asks under one key are the same request when their bodies are equal."""
         return replace(self, key=None, window=None, payload=_canonical(self.payload))
@@ -130,6 +139,26 @@ class Ticket:
         return Lease(small(self.job), self.attempt, NO_TOKEN)
 
 
+class OwnerBeat(msgspec.Struct, frozen=True):
+    """What a heartbeat by owner must say.
+
+    A grant whose jobs all have an answer may be kept a while or not, so without a running job there is no more
+    to ask than this: a job that was taken away is told of until the lease ends or its ticket has had its answer.
+    """
+
+    expires_in: float | None
+    must_tell: frozenset[UUID]
+    may_tell: frozenset[UUID]
+
+    def complaint(self, beat: Beat | None) -> str | None:
+        told = frozenset(() if beat is None else beat.revoked)
+        if not self.must_tell <= told <= self.may_tell:
+            return f"revoked is {sorted(told)}, not between {sorted(self.must_tell)} and {sorted(self.may_tell)}"
+        if self.expires_in is not None and (beat is None or beat.expires_in != self.expires_in):
+            return f"{beat} for a running job, not {self.expires_in} seconds"
+        return None
+
+
 def small(number: int) -> UUID:
     """The id of a job by its number."""
     return UUID(int=number)
@@ -141,7 +170,7 @@ class ModelGrant:
     owner: UUID
     seconds: float
     expires_at: datetime
-    revoked: list[int] = field(default_factory=list)
+    revoked: list[Ticket] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -257,6 +286,8 @@ class Oracle:
         self._uniques: dict[tuple[object, ...], _Unique] = {}
         self._places = 0
         self._events_removed: set[tuple[int, int]] = set()
+        #: Tickets whose holder was told that they are not good any more.
+        self._heard: set[Ticket] = set()
 
     # ── what can be seen ──
 
@@ -438,6 +469,7 @@ class Oracle:
     def _spent(self, tenant: str, ticket: Ticket, kind: type[Outcome] | None) -> Settled | Refused:
         """What a ticket is told that is not current (`kind` None: it only wanted to be heard of)."""
         job = self.job(ticket.job)
+        self._heard.add(ticket)
         if job.tenant != tenant or job.number in self.gone or job.attempt != ticket.attempt or job.spent is None:
             return LEASE_LOST
         state = job.state(self.now)
@@ -554,19 +586,27 @@ class Oracle:
         if job.ask.timeout:
             until = min(until, job.started_at + _seconds(job.ask.timeout))
         job.grant.expires_at = max(job.grant.expires_at, until)
-        return self._beat([job.grant], told=[job.grant])
+        revoked = sorted(small(ticket.job) for ticket in job.grant.revoked)
+        return Beat((job.grant.expires_at - self.now).total_seconds(), tuple(revoked))
 
-    def heartbeat_owner(self, tenant: str, owner: UUID) -> Beat | None:
-        held = self._held(tenant, owner)
-        running = [grant for grant in held if self._open(grant)]
+    def heartbeat_owner(self, tenant: str, owner: UUID) -> OwnerBeat:
+        grants = self._held(tenant, owner)
+        running = [grant for grant in grants if self._open(grant)]
         for grant in running:
             grant.expires_at = max(grant.expires_at, self.now + _seconds(grant.seconds))
-        return self._beat(running or held, told=held) if held else None
-
-    def _beat(self, grants: Sequence[ModelGrant], *, told: Sequence[ModelGrant]) -> Beat:
-        expires = min(grant.expires_at for grant in grants)
-        revoked = sorted(number for grant in told for number in grant.revoked)
-        return Beat((expires - self.now).total_seconds(), tuple(small(number) for number in revoked))
+        must = {
+            small(ticket.job)
+            for grant in grants
+            if grant in running or grant.expires_at > self.now
+            for ticket in grant.revoked
+            if ticket not in self._heard
+        }
+        expires = min((grant.expires_at for grant in running), default=None)
+        return OwnerBeat(
+            None if expires is None else (expires - self.now).total_seconds(),
+            frozenset(must),
+            frozenset(small(ticket.job) for grant in grants for ticket in grant.revoked),
+        )
 
     def _held(self, tenant: str, owner: UUID) -> list[ModelGrant]:
         """The owner's grants that still stand for something: a running job, or one to be stopped."""
@@ -613,7 +653,7 @@ class Oracle:
         """End a job without its worker: every ticket that was ever given out for it is void."""
         worker = job.worker
         if job.grant is not None:
-            job.grant.revoked.append(job.number)
+            job.grant.revoked.append(Ticket(job.number, job.attempt))
         self._finish(job, State.CANCELLED, spent=None)
         job.cancel_reason = reason
         self._write(job, EventName.CANCELLED, State.CANCELLED, worker=worker, data={"reason": reason.value})

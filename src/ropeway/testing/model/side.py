@@ -58,6 +58,9 @@ class Side:
     def _id(self, number: int) -> UUID:
         return self.ids[number - 1]
 
+    def knows(self, ticket: Ticket) -> bool:
+        return ticket in self._leases
+
     def lease_of(self, ticket: Ticket) -> Lease:
         return self._leases[ticket]
 

@@ -7,7 +7,7 @@
 CREATE FUNCTION {schema}.insert_jobs(
     p_tenant text, p_tenants text[], p_ids uuid[], p_types text[], p_queues text[], p_priorities smallint[],
     p_max_attempts smallint[], p_payloads text[], p_run_at timestamptz[], p_delays double precision[],
-    p_options jsonb[], p_unchecked boolean
+    p_keys text[], p_options jsonb[], p_unchecked boolean
 ) RETURNS timestamptz
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -35,12 +35,11 @@ BEGIN
             CASE WHEN n.options ? 'tags'
                  THEN ARRAY(SELECT jsonb_array_elements_text(n.options -> 'tags')) END,
             n.options ->> 'headers',
-            n.options ->> 'idempotency_key',
-            n.payload, p_unchecked
+            n.key, n.payload, p_unchecked
         FROM unnest(
             p_tenants, p_ids, p_types, p_queues, p_priorities, p_max_attempts, p_payloads, p_run_at, p_delays,
-            p_options
-        ) AS n (tenant, id, type, queue, priority, max_attempts, payload, run_at, delay, options)
+            p_keys, p_options
+        ) AS n (tenant, id, type, queue, priority, max_attempts, payload, run_at, delay, key, options)
         RETURNING tenant, id, queue, type, priority, run_at
     )
     INSERT INTO {schema}.events (xid, at, job_id, seq, attempt, event, priority, tenant, queue, type, run_at)

@@ -132,7 +132,8 @@ BEGIN
 END $$;
 
 -- Cancel jobs that have not ended. `p_only_overdue` re-checks, in the write, that they were not started in time.
--- `before` NULL: no live job of that id (any more).
+-- `before` NULL: no live job of that id (any more). The grant is locked before the job, as a rescue does it: the
+-- other way round a cancel and a rescue of the same job would deadlock.
 CREATE FUNCTION {schema}.cancel_jobs(
     p_tenants text[], p_ids uuid[], p_reason text, p_only_overdue boolean, p_spare_running boolean
 ) RETURNS TABLE (item integer, before text)
@@ -145,6 +146,11 @@ DECLARE
 BEGIN
     FOR i IN 1 .. cardinality(p_ids) LOOP
         item := i; before := NULL;
+        IF NOT (p_only_overdue OR p_spare_running) THEN
+            PERFORM FROM {schema}.grants g WHERE g.token = (
+                SELECT t.lease_token FROM {schema}.jobs t WHERE t.tenant = p_tenants[i] AND t.id = p_ids[i]
+            ) FOR UPDATE;
+        END IF;
         DELETE FROM {schema}.jobs t
         WHERE t.tenant = p_tenants[i] AND t.id = p_ids[i]
           AND (NOT p_spare_running OR t.lease_token IS NULL)

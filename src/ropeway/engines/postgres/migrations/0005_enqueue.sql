@@ -13,26 +13,23 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := {now};
-    v_new bigint;
     k record;
     held {schema}.keys;
     v_until timestamptz;
 BEGIN
-    WITH taken AS (
+    -- Almost always every key is new: a plain insert costs 13.4 µs per job, one with ON CONFLICT 16.4.
+    BEGIN
         INSERT INTO {schema}.keys (tenant, kind, key, job_id, fingerprint, enqueued_at, until)
         SELECT n.tenant, n.kind, n.key, n.job_id, n.fingerprint, v_now,
                CASE WHEN n.kind = 'idempotency' AND n.span = 0 THEN NULL
                     ELSE v_now + coalesce(n.span, 0) * interval '1 second' END
         FROM unnest(p_tenants, p_kinds, p_keys, p_job_ids, p_fingerprints, p_windows)
             AS n (tenant, kind, key, job_id, fingerprint, span)
-        ORDER BY n.tenant, n.kind, n.key
-        ON CONFLICT (tenant, kind, key) DO NOTHING
-        RETURNING 1
-    )
-    SELECT count(*) INTO v_new FROM taken;
-    IF v_new = cardinality(p_keys) THEN
+        ORDER BY n.tenant, n.kind, n.key;
         RETURN;
-    END IF;
+    EXCEPTION WHEN unique_violation THEN
+        NULL;
+    END;
     -- Some were known: look at each key that is not ours, under its row lock.
     FOR k IN
         SELECT n.* FROM unnest(p_tenants, p_kinds, p_keys, p_job_ids, p_fingerprints, p_windows, p_states)
@@ -80,7 +77,7 @@ END $$;
 CREATE FUNCTION {schema}.insert_keyed_jobs(
     p_tenants text[], p_ids uuid[], p_types text[], p_queues text[], p_priorities smallint[],
     p_max_attempts smallint[], p_payloads text[], p_run_at timestamptz[], p_delays double precision[],
-    p_options jsonb[], p_unchecked boolean,
+    p_idempotency_keys text[], p_options jsonb[], p_unchecked boolean,
     k_tenants text[], k_kinds text[], k_keys text[], k_job_ids uuid[], k_fingerprints bytea[],
     k_windows double precision[], k_states text[], p_all_or_none boolean
 ) RETURNS TABLE (at timestamptz, job_id uuid, known_id uuid, known_state text, mismatch boolean)
@@ -110,7 +107,7 @@ BEGIN
     END LOOP;
     IF known IS NULL THEN
         at := {schema}.insert_jobs(NULL, p_tenants, p_ids, p_types, p_queues, p_priorities, p_max_attempts,
-                                   p_payloads, p_run_at, p_delays, p_options, p_unchecked);
+                                   p_payloads, p_run_at, p_delays, p_idempotency_keys, p_options, p_unchecked);
         job_id := NULL; known_id := NULL; known_state := NULL; mismatch := NULL;
         RETURN NEXT;
         RETURN;
@@ -125,7 +122,8 @@ BEGIN
         SELECT {schema}.insert_jobs(
             NULL, array_agg(p_tenants[i]), array_agg(p_ids[i]), array_agg(p_types[i]), array_agg(p_queues[i]),
             array_agg(p_priorities[i]), array_agg(p_max_attempts[i]), array_agg(p_payloads[i]),
-            array_agg(p_run_at[i]), array_agg(p_delays[i]), array_agg(p_options[i]), p_unchecked)
+            array_agg(p_run_at[i]), array_agg(p_delays[i]), array_agg(p_idempotency_keys[i]),
+            array_agg(p_options[i]), p_unchecked)
         INTO at
         FROM unnest(keep) i;
         job_id := NULL; known_id := NULL; known_state := NULL; mismatch := NULL;
@@ -222,11 +220,10 @@ BEGIN
     END IF;
     v_kept := jsonb_strip_nulls(jsonb_build_object(
         'timeout', options -> 'timeout', 'retry', options -> 'retry', 'expires_at', options -> 'expires_at',
-        'expires_in', options -> 'expires_in', 'tags', options -> 'tags', 'headers', options -> 'headers',
-        'idempotency_key', options -> 'idempotency_key'));
+        'expires_in', options -> 'expires_in', 'tags', options -> 'tags', 'headers', options -> 'headers'));
     FOR a IN SELECT * FROM {schema}.insert_keyed_jobs(
         ARRAY[v_tenant], ARRAY[v_id], ARRAY[type], ARRAY[v_queue], ARRAY[v_priority], ARRAY[v_max_attempts],
-        ARRAY[payload], ARRAY[v_run_at], ARRAY[v_delay], ARRAY[v_kept], true,
+        ARRAY[payload], ARRAY[v_run_at], ARRAY[v_delay], ARRAY[options ->> 'idempotency_key'], ARRAY[v_kept], true,
         array_fill(v_tenant, ARRAY[cardinality(v_keys)]), v_kinds, v_keys,
         array_fill(v_id, ARRAY[cardinality(v_keys)]), v_prints, v_windows, v_states, true) x
         WHERE x.known_id IS NOT NULL

@@ -71,31 +71,32 @@ SELECT e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::tex
 FROM {schema}.events e WHERE e.job_id = $2 AND e.tenant = $1 ORDER BY e.seq
 
 -- name: log_end
--- The end of the event log: the highest id drawn (read first), then the snapshot. Every event that the snapshot
--- does not see, and whose transaction had not begun, will draw a higher id.
+-- The end of the event log: a snapshot (a statement takes its own before it runs), then the highest id drawn. So no
+-- event that the snapshot sees has a higher id.
 WITH drawn AS MATERIALIZED (
     SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS high FROM {schema}.events_id_seq
 )
 SELECT high, pg_current_snapshot()::text AS snapshot FROM drawn
 
 -- name: tail
--- Events that the snapshot $1 did not see and the snapshot $2 sees, with ids after $4 and up to $5: those of
--- transactions that were open at $1 (late commits, any id) and those that began later (ids after $3).
+-- Events that the snapshot $1 did not see and the snapshot $2 sees, with ids after $3 and up to $4: those of
+-- transactions that $1 names as open ($5), and those from its xmax ($6) on. Their ids say nothing: xmax is one more
+-- than the newest transaction that had *ended*, so one beyond it may have drawn its ids before $1 was taken.
 SELECT t.* FROM (
     SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker,
            e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
     FROM {schema}.events e
-    WHERE e.xid = ANY ($6::bigint[]) AND e.id > $4 AND e.id <= $5
+    WHERE e.xid = ANY ($5::bigint[]) AND e.id > $3 AND e.id <= $4
     UNION ALL
     SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text, e.worker,
            e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
     FROM {schema}.events e
-    WHERE e.id > greatest($3, $4) AND e.id <= $5 AND e.xid >= $7 AND e.xid <> ALL ($6::bigint[])
+    WHERE e.xid >= $6 AND e.id > $3 AND e.id <= $4
 ) t
 WHERE NOT pg_visible_in_snapshot(t.xid::text::xid8, $1::text::pg_snapshot)
   AND pg_visible_in_snapshot(t.xid::text::xid8, $2::text::pg_snapshot)
 ORDER BY t.id
-LIMIT $8
+LIMIT $7
 
 -- name: pruned_through
 SELECT value::bigint FROM {schema}.meta WHERE name = 'events_pruned_through'

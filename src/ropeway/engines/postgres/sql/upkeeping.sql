@@ -9,18 +9,28 @@ FOR UPDATE SKIP LOCKED
 SELECT token FROM {schema}.grants WHERE tenant = $1 AND owner = $2 FOR UPDATE
 
 -- name: held_jobs
--- The jobs that still carry the tokens of these grants, in the order in which they were accepted.
+-- The jobs that still carry the tokens of these grants, in the order in which they were accepted. One that is locked
+-- (its handler's own transaction is about to complete it) is left alone, and its grant with it.
 SELECT x.* FROM {schema}.grants g
 CROSS JOIN LATERAL unnest(g.job_ids) AS t (id)
 CROSS JOIN LATERAL (
     SELECT j.tenant, j.id, j.attempt, j.lease_token, j.attempts, j.max_attempts, j.failures, j.lost, j.retry, j.seq
-    FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
+    FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token
+    LIMIT 1 FOR UPDATE SKIP LOCKED
 ) x
 WHERE g.token = ANY ($1::uuid[])
 ORDER BY x.seq
 
 -- name: delete_grants
-DELETE FROM {schema}.grants WHERE token = ANY ($1::uuid[])
+-- Delete those of these grants that no job carries any more.
+DELETE FROM {schema}.grants g
+WHERE g.token = ANY ($1::uuid[])
+  AND NOT EXISTS (
+      SELECT FROM unnest(g.job_ids) AS t (id)
+      CROSS JOIN LATERAL (
+          SELECT FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
+      ) x
+  )
 
 -- name: orphans
 -- Jobs that carry a token without a grant, looked for in one bounded stretch of the table.

@@ -18,7 +18,6 @@ CREATE TABLE bodies (
     max_attempts    INTEGER NOT NULL,
     timeout         REAL    NOT NULL,
     retry           TEXT,
-    idempotency_key TEXT,
     tags            TEXT,
     headers         TEXT,
     -- Reserved for ordering and limits per key.
@@ -59,6 +58,7 @@ CREATE TABLE jobs (
     worker          TEXT,
     dead_reason     TEXT    CHECK (dead_reason = 'max_attempts' OR dead_reason = 'rejected'
                            OR dead_reason = 'crash_limit' OR dead_reason = 'bad_payload'),
+    idempotency_key TEXT,
     cancel_reason   TEXT    CHECK (cancel_reason = 'requested' OR cancel_reason = 'expired'),
     progress        TEXT,
     last_error      TEXT,
@@ -74,11 +74,14 @@ CREATE INDEX jobs_free ON jobs (tenant, queue, priority, run_at) WHERE stage = '
 -- The jobs of a grant; and what runs, per queue.
 CREATE INDEX jobs_leased ON jobs (token, tenant, queue) WHERE stage = 'leased';
 
--- Ended jobs per queue and end: counts, and retention.
-CREATE INDEX jobs_ended ON jobs (tenant, queue, stage, finished_at) WHERE finished_at IS NOT NULL;
+-- Ended jobs per end and queue: lists, counts, and retention.
+CREATE INDEX jobs_ended ON jobs (tenant, stage, queue, finished_at) WHERE finished_at IS NOT NULL;
 
 -- The dead by time of death.
 CREATE INDEX jobs_dead ON jobs (tenant, finished_at, id) WHERE stage = 'dead';
+
+-- Jobs by the key they came with. Only jobs that have one pay for it.
+CREATE INDEX jobs_by_key ON jobs (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Jobs that must start before a given time. Only jobs that say so pay for it.
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE stage = 'free' AND expires_at IS NOT NULL;

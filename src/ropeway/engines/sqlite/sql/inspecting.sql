@@ -1,8 +1,8 @@
 -- name: jobs
 -- Whole jobs, to be narrowed by a WHERE. Results and grants are looked up only for jobs that can have them.
-SELECT j.*, b.payload, b.max_attempts, b.timeout, b.retry, b.idempotency_key, b.tags, b.headers,
+SELECT j.*, b.payload, b.max_attempts, b.timeout, b.retry, b.tags, b.headers,
        r.result, r.sanitized, r.too_large, g.expires_at AS locked_until
-FROM jobs AS j {by}
+FROM {few} jobs AS j
 JOIN bodies AS b ON b.number = j.body
 LEFT JOIN results AS r ON j.stage = 'succeeded' AND r.body = j.body
 LEFT JOIN grants AS g ON j.stage = 'leased' AND g.token = j.token
@@ -11,8 +11,7 @@ WHERE j.tenant = :tenant
 -- name: places
 -- The same jobs, only to be counted or changed.
 SELECT j.place, j.id
-FROM jobs AS j {by}
-JOIN bodies AS b ON b.number = j.body
+FROM {few} jobs AS j
 WHERE j.tenant = :tenant
 
 -- name: where_ids
@@ -25,7 +24,7 @@ j.queue = :queue
 j.type = :type
 
 -- name: where_idempotency_key
-b.idempotency_key = :idempotency_key
+j.idempotency_key = :idempotency_key
 
 -- name: where_worker_id
 j.stage = 'leased' AND j.worker = :worker_id
@@ -72,11 +71,30 @@ j.finished_at < :finished_before
 -- name: where_cancelled
 (j.stage = 'cancelled')
 
--- name: where_free
-j.stage = 'free'
+-- name: few
+-- In place of all jobs: a few, found by an index of their own and then sorted.
+({found}) AS few CROSS JOIN
 
--- name: where_leased
-j.stage = 'leased'
+-- name: few_with_key
+SELECT place FROM jobs WHERE tenant = :tenant AND idempotency_key = :idempotency_key
+
+-- name: few_free
+SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'free'
+
+-- name: few_leased
+SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'leased'
+
+-- name: few_succeeded
+SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'succeeded' AND finished_at IS NOT NULL
+
+-- name: few_dead
+SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'dead' AND finished_at IS NOT NULL
+
+-- name: few_cancelled
+SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'cancelled' AND finished_at IS NOT NULL
+
+-- name: where_few
+j.place = few.place
 
 -- name: before_id
 j.id < :edge
@@ -100,15 +118,6 @@ ORDER BY j.finished_at DESC, j.id DESC LIMIT :limit
 -- How many, but no more than asked for.
 SELECT count(*) FROM ({found} LIMIT :limit)
 
--- name: free_jobs
--- How many free jobs a tenant has, counted no further than asked for.
-SELECT count(*) FROM (SELECT 1 FROM jobs WHERE stage = 'free' AND tenant = :tenant LIMIT :limit)
-
--- name: ended_jobs
--- How many jobs of a tenant ended in one way, counted no further than asked for.
-SELECT count(*) FROM (SELECT 1 FROM jobs WHERE stage = :stage AND tenant = :tenant AND finished_at IS NOT NULL
-                      LIMIT :limit)
-
 -- name: queues
 -- The queues of a tenant that hold jobs or are paused. Each index is skipped through, not scanned.
 WITH RECURSIVE
@@ -119,11 +128,14 @@ free (queue) AS (
             WHERE j.stage = 'free' AND j.tenant = :tenant AND j.queue > free.queue)
     FROM free WHERE free.queue IS NOT NULL
 ),
-ended (queue) AS (
-    SELECT min(queue) FROM jobs WHERE finished_at IS NOT NULL AND tenant = :tenant
+ended (stage, queue) AS (
+    SELECT s.column1, (SELECT min(j.queue) FROM jobs AS j
+                       WHERE j.tenant = :tenant AND j.stage = s.column1 AND j.finished_at IS NOT NULL)
+    FROM (VALUES ('succeeded'), ('dead'), ('cancelled')) AS s
     UNION ALL
-    SELECT (SELECT min(j.queue) FROM jobs AS j
-            WHERE j.finished_at IS NOT NULL AND j.tenant = :tenant AND j.queue > ended.queue)
+    SELECT ended.stage, (SELECT min(j.queue) FROM jobs AS j
+                         WHERE j.tenant = :tenant AND j.stage = ended.stage AND j.finished_at IS NOT NULL
+                           AND j.queue > ended.queue)
     FROM ended WHERE ended.queue IS NOT NULL
 )
 SELECT queue FROM free WHERE queue IS NOT NULL

@@ -14,7 +14,7 @@ FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
 -- the loops in that order, the index gives each lane's jobs in theirs, and the limit ends the walk; an ORDER BY
 -- over all lanes would sort the whole backlog.
 SELECT j.place, j.id, j.type, j.queue, j.priority, b.payload, j.attempt, j.attempts, b.max_attempts, j.run_at,
-       j.created_at, j.failures, j.lost, b.timeout, b.retry, j.last_error, b.idempotency_key, j.expires_at, b.tags,
+       j.created_at, j.failures, j.lost, b.timeout, b.retry, j.last_error, j.idempotency_key, j.expires_at, b.tags,
        b.headers
 FROM json_each(:lanes) AS lane
 CROSS JOIN jobs AS j INDEXED BY jobs_free

@@ -3,13 +3,14 @@
 SELECT coalesce(max(place), 0) FROM jobs
 
 -- name: insert_body
-INSERT INTO bodies (number, payload, max_attempts, timeout, retry, idempotency_key, tags, headers)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO bodies (number, payload, max_attempts, timeout, retry, tags, headers)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_job
 -- A new job. Its body has the number of its first place.
-INSERT INTO jobs (place, body, id, tenant, type, queue, priority, run_at, created_at, updated_at, expires_at)
-VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
+INSERT INTO jobs (place, body, id, tenant, type, queue, priority, run_at, created_at, updated_at, expires_at,
+                  idempotency_key)
+VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)
 
 -- name: log_enqueued
 -- The first event of every job of a flush, in one go.

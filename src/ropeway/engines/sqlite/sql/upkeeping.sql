@@ -19,16 +19,16 @@ WHERE stage = 'free' AND expires_at IS NOT NULL AND expires_at <= :now AND attem
 ORDER BY expires_at, place
 LIMIT :limit
 
--- name: next_ended_lane
--- The next lane that holds ended jobs.
-SELECT tenant, queue
+-- name: next_ended
+-- The next tenant, end and queue that hold ended jobs.
+SELECT tenant, stage, queue
 FROM jobs INDEXED BY jobs_ended
-WHERE finished_at IS NOT NULL AND (tenant, queue) > (:tenant, :queue)
-ORDER BY tenant, queue
+WHERE finished_at IS NOT NULL AND (tenant, stage, queue) > (:tenant, :stage, :queue)
+ORDER BY tenant, stage, queue
 LIMIT 1
 
 -- name: old_places
--- Jobs of a lane that ended in one way before a day.
+-- Jobs of a queue that ended in one way before a day.
 SELECT place
 FROM jobs
 WHERE tenant = :tenant AND queue = :queue AND stage = :stage AND finished_at < :before

@@ -1,0 +1,294 @@
+"""What only PostgreSQL can get wrong: statements that wait for rows, late commits, keys in open transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from ropeway.core.errors import ConflictError, FieldError, KeyInFlight, LeaseLost
+from ropeway.core.job import Progress
+from ropeway.core.outcome import Done, Snoozed
+from ropeway.core.states import EventName, State
+from ropeway.engines.postgres.cursors import SET_BACK
+from ropeway.engines.protocol import Beat, Settled, Settlement
+from ropeway.testing.conformance.kit import (
+    ack,
+    answer_to,
+    check_log,
+    enqueue_many,
+    enqueue_one,
+    event_names,
+    job_of,
+    lease_one,
+    lease_some,
+    leased_ids,
+    new_job,
+    refused,
+    state_of,
+)
+from tests.engines.pg_kit import connected, eventually, opened, waiting_for_lock
+
+
+class TestAnAckThatWaits:
+    """Another transaction holds the job's row while its ack arrives (design §4.5)."""
+
+    @pytest.mark.parametrize("number", [1, 3])
+    async def test_is_accepted_when_only_a_column_changed(self, database: str, number: int) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            ids = await enqueue_many(engine, number)
+            leased = await lease_some(engine, number)
+            holding = other.transaction()
+            await holding.start()
+            await other.execute("UPDATE ropeway.jobs SET progress = 'x' WHERE id = $1", ids[0])
+            acks = asyncio.create_task(engine.settle([Settlement(each.lease, Done(b"7")) for each in leased]))
+            await waiting_for_lock(other, "ropeway.complete(")
+            await holding.commit()
+            answers = await acks
+            assert [type(answer) for answer in answers] == [Settled] * number, answers
+            assert not any(answer.already for answer in answers)
+            for id in ids:
+                assert (await job_of(engine, id)).result == b"7"
+                await check_log(engine, id)
+
+    async def test_is_accepted_when_progress_was_noted_meanwhile(self, database: str) -> None:
+        """The same through the engine's own call: many notes race with many acks."""
+        async with opened(database) as engine, opened(database) as other:
+            ids = await enqueue_many(engine, 200)
+            leased = await lease_some(engine, 200)
+            notes = asyncio.create_task(other.progress([(each.lease, Progress(1, 2)) for each in leased]))
+            answers = await engine.settle([Settlement(each.lease, Done()) for each in reversed(leased)])
+            await notes
+            assert {type(answer) for answer in answers} == {Settled}
+            assert {job.state for job in await engine.get(ids) if job} == {State.SUCCEEDED}
+
+    async def test_is_refused_when_a_cancel_commits_first(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            holding = other.transaction()
+            await holding.start()
+            await _cancel(other, id)
+            answer = asyncio.create_task(answer_to(engine, leased, Done()))
+            await waiting_for_lock(other, "ropeway.complete(")
+            await holding.commit()
+            refused(await answer, LeaseLost)
+            assert await state_of(engine, id) is State.CANCELLED
+            await check_log(engine, id)
+
+    async def test_is_accepted_when_the_cancel_is_rolled_back(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            holding = other.transaction()
+            await holding.start()
+            await _cancel(other, id)
+            answer = asyncio.create_task(answer_to(engine, leased, Done()))
+            await waiting_for_lock(other, "ropeway.complete(")
+            await holding.rollback()
+            assert isinstance(await answer, Settled)
+            await check_log(engine, id)
+
+    async def test_makes_a_cancel_wait_and_wins(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as handler:
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            acking = handler.transaction()
+            await acking.start()
+            await engine.settle_in(handler, leased.lease)
+            answer = asyncio.create_task(engine.cancel([id]))
+            await waiting_for_lock(handler, "ropeway.cancel_jobs(")
+            await acking.commit()
+            assert isinstance((await answer)[0], ConflictError)
+            assert await state_of(engine, id) is State.SUCCEEDED
+            assert await event_names(engine, id) == [EventName.ENQUEUED, EventName.STARTED, EventName.COMPLETED]
+
+
+class TestCancelAndRescue:
+    async def test_cannot_deadlock(self, database: str) -> None:
+        """Both lock the grant before the job: a cancel that waits for the grant holds nothing a rescue wants."""
+        async with opened(database) as engine, connected(database) as rescuer:
+            id = await enqueue_one(engine)
+            await lease_one(engine)
+            rescue = rescuer.transaction()
+            await rescue.start()
+            await rescuer.execute("SELECT FROM ropeway.grants FOR UPDATE")
+            answer = asyncio.create_task(engine.cancel([id]))
+            await waiting_for_lock(rescuer, "ropeway.cancel_jobs(")
+            await rescuer.execute("SELECT FROM ropeway.jobs WHERE id = $1 FOR UPDATE NOWAIT", id)
+            await rescue.commit()
+            assert (await answer)[0].before is State.RUNNING
+
+
+class TestLateCommits:
+    async def test_a_claim_whose_cursor_has_passed_the_job_finds_it(self, database: str) -> None:
+        """A deep sweep with the budget that production has."""
+        async with opened(database) as engine, connected(database) as slow:
+            late = slow.transaction()
+            await late.start()
+            id = await slow.fetchval("SELECT ropeway.enqueue('slow', '1')")
+            place = await slow.fetchrow("SELECT run_at, seq FROM ropeway.jobs WHERE id = $1", id)
+
+            async def past() -> bool:
+                return await engine.now() > place["run_at"] + 2 * SET_BACK + timedelta(milliseconds=50)
+
+            await eventually(past)
+            for _ in range(3):
+                await enqueue_many(engine, 10)
+                assert len(await lease_some(engine, 10)) == 10
+            assert engine.cursors.start("default", "default", 5) > tuple(place)
+            await late.commit()
+            # Claims that come back full must not hide it either.
+            found: list[UUID] = []
+
+            async def claimed() -> bool:
+                await enqueue_many(engine, 5)
+                found.extend(await leased_ids(engine, 5))
+                return id in found
+
+            await eventually(claimed)
+
+    async def test_a_released_job_is_found_by_the_next_claim(self, database: str) -> None:
+        async with opened(database) as engine:
+            await enqueue_many(engine, 100)
+            first = await lease_some(engine, 1)
+            place = first[0].job.run_at
+
+            async def past() -> bool:
+                return await engine.now() > place + 2 * SET_BACK
+
+            await eventually(past)
+            await enqueue_many(engine, 10)
+            await lease_some(engine, 109)
+            (job,) = await engine.end_grants((await _owner(database, first[0].lease.token)), started=())
+            assert job.id == first[0].job.id
+            assert await leased_ids(engine, 1) == [job.id]
+
+
+class TestKeysInFlight:
+    """A key that someone's open transaction holds costs only those who ask for that key."""
+
+    @pytest.mark.parametrize("ending", ["commit", "rollback"])
+    async def test_others_are_stored_at_once_and_the_one_gets_its_answer(self, database: str, ending: str) -> None:
+        async with opened(database) as engine, connected(database) as foreign:
+            job = new_job(idempotency_key="key-03")
+            holding = foreign.transaction()
+            await holding.start()
+            (theirs,) = await engine.enqueue_in(foreign, [job])
+            keys = [f"key-{number:02}" for number in range(8)]
+            calls = {key: asyncio.create_task(engine.enqueue([new_job(idempotency_key=key)])) for key in keys}
+            held = calls.pop("key-03")
+            await asyncio.wait_for(asyncio.gather(*calls.values()), 1.9)
+            assert not held.done(), "nobody has ended the transaction that holds the key"
+            # Calls that come after it do not queue up behind it, single ones and batches alike.
+            await asyncio.wait_for(engine.enqueue([new_job(idempotency_key="later")]), 1.0)
+            await asyncio.wait_for(engine.enqueue([new_job(idempotency_key=f"l{n}") for n in range(3)]), 1.0)
+            assert not held.done()
+            await waiting_for_lock(foreign, "ropeway.insert_keyed_jobs(")
+            await (holding.commit() if ending == "commit" else holding.rollback())
+            (answer,) = await held
+            assert answer.deduplicated == (ending == "commit")
+            assert (answer.id == theirs) == (ending == "commit")
+            assert (await engine.count()).number == 8 + 1 + 3
+
+    @pytest.mark.parametrize("number", [1, 2])
+    async def test_whoever_waits_too_long_is_told_so(self, database: str, number: int) -> None:
+        async with opened(database) as engine, connected(database) as foreign:
+            async with foreign.transaction():
+                await engine.enqueue_in(foreign, [new_job(idempotency_key="held")])
+                began = asyncio.get_running_loop().time()
+                jobs = [new_job(idempotency_key="mine"), new_job(idempotency_key="held")][-number:]
+                with pytest.raises(KeyInFlight):
+                    await engine.enqueue(jobs)
+                assert 1.5 < asyncio.get_running_loop().time() - began < 4
+            assert (await engine.count()).number == 1, "all or nothing"
+
+    async def test_many_who_ask_for_held_keys_do_not_add_up(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as foreign:
+            async with foreign.transaction():
+                await engine.enqueue_in(foreign, [new_job(idempotency_key=f"k{n}") for n in range(6)])
+                began = asyncio.get_running_loop().time()
+                answers = await asyncio.gather(
+                    *(engine.enqueue([new_job(idempotency_key=f"k{n}")]) for n in range(6)), return_exceptions=True
+                )
+                assert asyncio.get_running_loop().time() - began < 5
+            assert [type(answer) for answer in answers] == [KeyInFlight] * 6
+
+    async def test_a_unique_job_waits_the_same_way(self, database: str) -> None:
+        from ropeway.core.unique import Unique
+
+        async with opened(database) as engine, connected(database) as foreign:
+            job = new_job(unique=Unique())
+            holding = foreign.transaction()
+            await holding.start()
+            (theirs,) = await engine.enqueue_in(foreign, [job])
+            mine = asyncio.create_task(engine.enqueue([job]))
+            await waiting_for_lock(foreign, "ropeway.insert_keyed_jobs(")
+            await holding.commit()
+            (answer,) = await mine
+            assert (answer.id, answer.deduplicated) == (theirs, True)
+
+
+class TestGrants:
+    async def test_the_auditor_takes_back_a_job_whose_grant_is_gone(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            kept, orphan = await enqueue_one(engine), await enqueue_one(engine)
+            await lease_one(engine)
+            leased = await lease_one(engine)
+            assert await engine.audit() == []
+            await other.execute("DELETE FROM ropeway.grants WHERE token = $1", leased.lease.token)
+            assert await engine.rescue() == [], "no grant, so nothing for the rescuer to find"
+            assert [(r.id, r.state) for r in await engine.audit()] == [(orphan, State.QUEUED)]
+            refused(await answer_to(engine, leased, Done()), LeaseLost)
+            assert await state_of(engine, kept) is State.RUNNING
+            assert await leased_ids(engine) == [orphan]
+            assert (await event_names(engine, orphan))[2] is EventName.RECLAIMED
+
+    async def test_a_refused_outcome_is_no_answer(self, database: str) -> None:
+        """The job still runs, so its grant must not be deleted with the next batch of acks."""
+        async with opened(database) as engine:
+            await enqueue_many(engine, 2)
+            leased = await lease_one(engine)
+            other = await lease_one(engine)
+            refused(await answer_to(engine, leased, Snoozed(delay=-1.0)), FieldError)
+            await ack(engine, other)
+            await ack(engine, await _one_more(engine))
+            (beat,) = await engine.heartbeat([leased.lease])
+            assert isinstance(beat, Beat)
+
+    async def test_ended_grants_are_removed(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            await enqueue_many(engine, 30)
+            for _ in range(3):
+                leased = await lease_some(engine, 10)
+                await engine.settle([Settlement(each.lease, Done()) for each in leased])
+            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 1, "the last one goes with the next"
+
+    async def test_a_handlers_open_transaction_does_not_block_its_heartbeat(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as handler:
+            await enqueue_many(engine, 2)
+            leased = await lease_some(engine, 2)
+            async with handler.transaction():
+                await engine.settle_in(handler, leased[0].lease)
+                beats = await asyncio.wait_for(engine.heartbeat([each.lease for each in leased]), 2.0)
+                assert all(isinstance(beat, Beat) for beat in beats)
+
+
+async def _cancel(connection: asyncpg.Connection, id: UUID) -> None:
+    await connection.execute(
+        "SELECT ropeway.cancel_jobs(ARRAY['default'], ARRAY[$1::uuid], 'requested', false, false)", id
+    )
+
+
+async def _owner(url: str, token: UUID) -> UUID:
+    async with connected(url) as connection:
+        owner: UUID = await connection.fetchval("SELECT owner FROM ropeway.grants WHERE token = $1", token)
+        return owner
+
+
+async def _one_more(engine):  # type: ignore[no-untyped-def]
+    await enqueue_one(engine)
+    return await lease_one(engine)

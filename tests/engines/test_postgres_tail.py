@@ -1,0 +1,162 @@
+"""The event log under late commits: nothing is skipped, nothing comes twice, each job's events in order (E20)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ropeway.core.events import Event
+from ropeway.engines.postgres import PostgresEngine
+from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some, new_job
+from tests.engines.pg_kit import connected, opened
+
+WRITERS = 3
+
+
+class Reader:
+    """Follows the log page by page, as a relay does."""
+
+    def __init__(self, engine: PostgresEngine, position: str | None) -> None:
+        self._engine = engine
+        self._position = position
+        self.events: list[Event] = []
+
+    async def read(self, limit: int) -> int:
+        page = await self._engine.tail(self._position, limit=limit)
+        assert len(page.events) <= limit
+        self.events += page.events
+        self._position = page.position
+        return len(page.events)
+
+    async def read_all(self, limit: int) -> None:
+        """To the end: a full step may end with an empty page, the log itself ends with two."""
+        empty = 0
+        while empty < 2:
+            empty = 0 if await self.read(limit) else empty + 1
+
+    def check(self, expected: Counter[UUID]) -> None:
+        assert Counter(event.job_id for event in self.events) == expected
+        for id in expected:
+            seqs = [event.seq for event in self.events if event.job_id == id]
+            assert seqs == sorted(seqs), f"the events of {id} came in the order {seqs}"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 500])
+async def test_the_only_open_transaction_is_waited_for(database: str, limit: int) -> None:
+    """Its xid is not below the snapshot's xmax, so the snapshot does not name it among the open ones."""
+    async with opened(database) as engine, connected(database) as writer:
+        reader = Reader(engine, None)
+        late = writer.transaction()
+        await late.start()
+        id = await writer.fetchval("SELECT ropeway.enqueue('late', '1')")
+        await reader.read_all(limit)
+        await late.commit()
+        await reader.read_all(limit)
+        reader.check(Counter([id]))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 500])
+async def test_a_low_id_that_commits_late_is_delivered(database: str, limit: int) -> None:
+    async with opened(database) as engine, connected(database) as writer:
+        reader = Reader(engine, None)
+        late = writer.transaction()
+        await late.start()
+        id = await writer.fetchval("SELECT ropeway.enqueue('late', '1')")
+        ids = await enqueue_many(engine, 7)
+        await reader.read_all(limit)
+        reader.check(Counter(ids))
+        await late.commit()
+        await reader.read_all(limit)
+        reader.check(Counter([*ids, id]))
+
+
+async def test_a_position_in_the_middle_of_a_step_survives_a_restart(database: str) -> None:
+    """What lies between two snapshots is read page by page; the position says where, and what has come since."""
+    async with opened(database) as engine, connected(database) as writer:
+        first = await enqueue_many(engine, 5)
+        reader = Reader(engine, None)
+        await reader.read(2)
+        late = writer.transaction()
+        await late.start()
+        id = await writer.fetchval("SELECT ropeway.enqueue('late', '1')")
+        second = await enqueue_many(engine, 5)
+        async with opened(database) as other:
+            reader = Reader(other, reader._position)
+            await reader.read(2)
+            await late.commit()
+            await reader.read_all(2)
+            reader.check(Counter([*first[2:], *second, id]))
+
+
+async def test_the_end_of_the_log_leaves_out_nothing_that_commits_later(database: str) -> None:
+    async with opened(database) as engine, connected(database) as writer:
+        await enqueue_many(engine, 3)
+        late = writer.transaction()
+        await late.start()
+        id = await writer.fetchval("SELECT ropeway.enqueue('late', '1')")
+        reader = Reader(engine, await engine.tail_position())
+        await late.commit()
+        await reader.read_all(10)
+        reader.check(Counter([id]))
+
+
+writers = st.integers(0, WRITERS - 1)
+steps = st.one_of(
+    st.tuples(st.just("write"), writers),
+    st.tuples(st.just("commit"), writers),
+    st.tuples(st.just("rollback"), writers),
+    st.tuples(st.just("read"), st.integers(1, 3)),
+    st.tuples(st.just("enqueue"), st.integers(1, 3)),
+    st.tuples(st.just("work"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=st.lists(steps, min_size=3, max_size=30), limit=st.integers(1, 3))
+@example(plan=[("write", 0), ("write", 1), ("commit", 1), ("read", 1), ("commit", 0)], limit=1)
+@example(plan=[("write", 0), ("read", 1), ("write", 1), ("read", 1), ("commit", 0), ("read", 1)], limit=1)
+@example(plan=[("write", 1), ("write", 0), ("write", 1), ("commit", 1), ("read", 1), ("write", 2)], limit=2)
+async def test_any_order_of_commits_and_reads(module_database: str, plan: list[tuple[str, int]], limit: int) -> None:
+    async with opened(module_database) as engine, connected(module_database, times=WRITERS) as connections:
+        expected: Counter[UUID] = Counter()
+        open_now: dict[int, tuple[Any, list[UUID]]] = {}
+        reader = Reader(engine, await engine.tail_position())
+
+        async def end(number: int, verb: str) -> None:
+            if number in open_now:
+                transaction, ids = open_now.pop(number)
+                await getattr(transaction, verb)()
+                expected.update(ids if verb == "commit" else [])
+
+        for step, number in plan:
+            if step == "write":
+                if number not in open_now:
+                    open_now[number] = (connections[number].transaction(), [])
+                    await open_now[number][0].start()
+                open_now[number][1].append(
+                    await connections[number].fetchval("SELECT ropeway.enqueue('t', '1', '{\"queue\": \"tail\"}')")
+                )
+            elif step in ("commit", "rollback"):
+                await end(number, step)
+            elif step == "read":
+                await reader.read(number)
+            elif step == "enqueue":
+                answers = await engine.enqueue([new_job(queue="tail")] * number)
+                expected.update(answer.id for answer in answers)
+            else:
+                for leased in await lease_some(engine, number, "tail"):
+                    await ack(engine, leased)
+                    expected.update({leased.job.id: 2})
+        for number in range(WRITERS):
+            await end(number, "commit")
+        await reader.read_all(limit)
+        reader.check(expected)
+        # Leave an empty queue to the next example.
+        while leased_jobs := await lease_some(engine, 100, "tail"):
+            for leased in leased_jobs:
+                await ack(engine, leased)
