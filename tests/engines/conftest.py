@@ -1,24 +1,24 @@
-"""PostgreSQL databases that are migrated already: a copy takes 60 ms, the migrations themselves a second."""
+"""PostgreSQL databases that are migrated already. To empty one takes 3 ms, to make one 200."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from ropeway.engines.postgres import PostgresEngine
 
-MakeDatabase = Callable[..., str]
+_EMPTY = """
+DELETE FROM ropeway.jobs; DELETE FROM ropeway.archive; DELETE FROM ropeway.events; DELETE FROM ropeway.grants;
+DELETE FROM ropeway.keys; DELETE FROM ropeway.queues; DELETE FROM ropeway.schedules;
+UPDATE ropeway.meta SET value = '0' WHERE name = 'events_pruned_through';
+DROP SCHEMA public CASCADE; CREATE SCHEMA public;
+"""
 
 
-@pytest.fixture(scope="session")
-def migrated_template(make_postgres_database: Any) -> str:
-    """Name of a database with Ropeway's schema; nobody stays connected to it."""
-    url = make_postgres_database()
-
+def _migrated(url: str) -> str:
     async def migrate() -> None:
         engine = PostgresEngine(url, days_ahead=1)
         try:
@@ -27,16 +27,31 @@ def migrated_template(make_postgres_database: Any) -> str:
             await engine.close()
 
     asyncio.run(migrate())
-    return urlsplit(url).path.lstrip("/")
+    return url
+
+
+@pytest.fixture(scope="session")
+def _shared_database(make_postgres_database: Any) -> str:
+    return _migrated(make_postgres_database())
 
 
 @pytest.fixture
-def database(make_postgres_database: Any, migrated_template: str) -> str:
-    """URL of a migrated database of this test's own."""
-    return str(make_postgres_database(template=migrated_template))
+def database(_shared_database: str) -> str:
+    """URL of a migrated database without jobs. Whoever changes the schema or its settings takes a fresh one."""
+
+    async def empty() -> None:
+        connection = await asyncpg.connect(_shared_database)
+        try:
+            # A transaction that an earlier test left open ends with its connection, a moment after that.
+            await connection.execute(_EMPTY)
+        finally:
+            await connection.close()
+
+    asyncio.run(empty())
+    return _shared_database
 
 
-@pytest.fixture(scope="module")
-def module_database(make_postgres_database: Any, migrated_template: str) -> str:
-    """URL of a migrated database that only this module uses."""
-    return str(make_postgres_database(template=migrated_template))
+@pytest.fixture
+def fresh_database(make_postgres_database: Any) -> str:
+    """URL of a migrated database of this test's own, to be spoiled."""
+    return _migrated(make_postgres_database())

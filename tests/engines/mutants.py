@@ -656,14 +656,14 @@ class DeadJobsComeBack(MemoryEngine):
 
 
 class Alteration(NamedTuple):
-    """A change to one named statement of an SQL engine."""
+    """A change to one named statement of an SQL engine: `old` text becomes `new`, wherever it stands."""
 
     name: str
     package: str
     file: str
     statement: str
     old: str
-    new: str
+    new: str = ""
 
 
 @contextmanager
@@ -678,3 +678,52 @@ def altered(change: Alteration) -> Iterator[None]:
         yield
     finally:
         named[change.statement] = before
+
+
+def _sqlite(name: str, file: str, statement: str, old: str, new: str = "") -> Alteration:
+    return Alteration(name, "ropeway.engines.sqlite", f"sql/{file}.sql", statement, old, new)
+
+
+_FENCE = "AND j.token = substr(:tokens, 16 * lease.key + 1, 16)"
+
+SQLITE_MUTANTS = {
+    change.name: change
+    for change in (
+        _sqlite("ack unfenced", "settling", "current_places", f"{_FENCE}\n  AND j.attempt = lease.value"),
+        _sqlite("nack unfenced", "settling", "current_jobs", f"{_FENCE}\n  AND j.attempt = lease.value"),
+        _sqlite("heartbeat unfenced", "leasing", "held_grant", "AND j.token = :token AND j.attempt = :attempt"),
+        _sqlite("ack: token not compared", "settling", "current_places", _FENCE),
+        _sqlite("ack: attempt not compared", "settling", "current_places", "AND j.attempt = lease.value"),
+        _sqlite("nack: attempt not compared", "settling", "current_jobs", "AND j.attempt = lease.value"),
+        _sqlite("tenant leak in ack", "settling", "current_places", "j.tenant = :tenant", ":tenant <> ''"),
+        _sqlite("tenant leak in get", "inspecting", "jobs", "j.tenant = :tenant", ":tenant <> ''"),
+        _sqlite("tenant leak in operating", "operating", "job", "tenant = :tenant AND"),
+        _sqlite("started early", "leasing", "claim", "j.run_at <= :now", "j.run_at <= :now + 1000000"),
+        _sqlite("expired still started", "leasing", "claim", "OR j.expires_at > :now", "OR 1"),
+        _sqlite("paused queue still leased", "leasing", "claim", "AND q.paused", "AND NOT q.paused"),
+        _sqlite("last in, first out", "leasing", "claim", "LIMIT :count", "ORDER BY j.place DESC LIMIT :count"),
+        _sqlite("no ageing", "leasing", "oldest_due", "j.run_at <= :now", "j.run_at < 0"),
+        _sqlite("attempts not counted", "leasing", "start", "attempts = attempts + 1", "attempts = attempts"),
+        _sqlite("attempt not raised", "leasing", "start", "attempt = attempt + 1", "attempt = max(attempt, 1)"),
+        _sqlite("release burns an attempt", "settling", "put_back", "attempts - :refund", "attempts"),
+        _sqlite("loss not counted", "settling", "put_back", "lost + :lost", "lost"),
+        _sqlite("failure not counted", "settling", "put_back", "failures + :failed", "failures"),
+        _sqlite("place in line lost", "settling", "put_back", "run_at = :run_at", "run_at = max(:run_at, :now)"),
+        _sqlite(
+            "cancel does not revoke", "leasing", "revoke", "WHERE token = :token", "WHERE token = :token AND 0"
+        ),
+        _sqlite("redrive keeps the budget", "operating", "redrive", "attempts = 0", "attempts = attempts"),
+        _sqlite("redrive keeps the losses", "operating", "redrive", "lost = 0", "lost = lost"),
+        _sqlite("running never reclaimed", "upkeeping", "any_expired_grant", "expires_at <= :now", "0"),
+        _sqlite("heartbeat shortens", "leasing", "extend_grant", "max(expires_at, :until)", ":until"),
+        _sqlite("event lost", "settling", "log", "WHERE place", "WHERE :event <> 'job.reclaimed' AND place"),
+        _sqlite("event seq gap", "operating", "redrive", "event_seq + 1", "event_seq + 2"),
+        _sqlite("no idempotency", "submitting", "held_keys", "k.tenant = :tenant", "k.tenant = :tenant AND 0"),
+        _sqlite("keys of all tenants", "submitting", "held_keys", "k.tenant = :tenant", ":tenant <> ''"),
+        _sqlite("prunes a day early", "upkeeping", "old_places", ":before", ":before + 86400000000"),
+        _sqlite("schedule fired twice", "scheduling", "advance", "AND next_run_at = :due"),
+        _sqlite("paused schedule fires", "scheduling", "pause_schedule", ":paused", "0 * :paused"),
+        _sqlite("expire ends what has run", "upkeeping", "overdue", "AND attempts = 0"),
+        _sqlite("error searched as a type only", "inspecting", "where_error", "'$.message'", "'$.type'"),
+    )
+}

@@ -75,7 +75,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _label(value: object) -> str:
-    return str(getattr(value, "__name__", value))[:60]
+    return str(getattr(value, "__name__", value))
 
 
 def _values(names: str | tuple[str, ...] | list[str], values: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from ropeway.testing.harness import MemoryHarness
+from ropeway.testing.harness import MemoryHarness, SqliteHarness
 from ropeway.testing.model import run_model
 from ropeway.testing.postgres import PostgresHarness
 
@@ -28,10 +28,19 @@ def test_memory_at_length() -> None:
     run_model(MemoryHarness(), examples=ASKED or 2_000, steps=SLOW_STEPS)
 
 
+def test_sqlite() -> None:
+    run_model(SqliteHarness(), examples=ASKED or 150, steps=STEPS)
+
+
+@pytest.mark.slow
+def test_sqlite_at_length() -> None:
+    run_model(SqliteHarness(), examples=ASKED or 800, steps=SLOW_STEPS)
+
+
 def test_postgres(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 20, steps=STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 40, steps=STEPS)
 
 
 @pytest.mark.slow
 def test_postgres_at_length(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 150, steps=SLOW_STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 250, steps=SLOW_STEPS)

@@ -265,7 +265,9 @@ class TestGrants:
             for _ in range(3):
                 leased = await lease_some(engine, 10)
                 await engine.settle([Settlement(each.lease, Done()) for each in leased])
-            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 1, "the last one goes with the next"
+            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 1, (
+                "the last one goes with the next"
+            )
 
     async def test_a_handlers_open_transaction_does_not_block_its_heartbeat(self, database: str) -> None:
         async with opened(database) as engine, connected(database) as handler:

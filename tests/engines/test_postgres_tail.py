@@ -116,13 +116,13 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=st.lists(steps, min_size=3, max_size=30), limit=st.integers(1, 3))
 @example(plan=[("write", 0), ("write", 1), ("commit", 1), ("read", 1), ("commit", 0)], limit=1)
 @example(plan=[("write", 0), ("read", 1), ("write", 1), ("read", 1), ("commit", 0), ("read", 1)], limit=1)
 @example(plan=[("write", 1), ("write", 0), ("write", 1), ("commit", 1), ("read", 1), ("write", 2)], limit=2)
-async def test_any_order_of_commits_and_reads(module_database: str, plan: list[tuple[str, int]], limit: int) -> None:
-    async with opened(module_database) as engine, connected(module_database, times=WRITERS) as connections:
+async def test_any_order_of_commits_and_reads(database: str, plan: list[tuple[str, int]], limit: int) -> None:
+    async with opened(database) as engine, connected(database, times=WRITERS) as connections:
         expected: Counter[UUID] = Counter()
         open_now: dict[int, tuple[Any, list[UUID]]] = {}
         reader = Reader(engine, await engine.tail_position())

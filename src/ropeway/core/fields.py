@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -36,12 +35,16 @@ HORIZON = timedelta(days=3_653)
 HORIZON_SECONDS = HORIZON.total_seconds()
 
 
-@lru_cache(maxsize=4_096)
 def check_name(name: str, field: str) -> str:
     """A task, queue or tenant name."""
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not isinstance(name, str) or not _is_name(name):
         raise FieldError(f"{field} must be {NAME_RULE}", pointer=f"/{field}")
     return name
+
+
+@lru_cache(maxsize=4_096)
+def _is_name(text: str) -> bool:
+    return _NAME.match(text) is not None
 
 
 def check_text(text: str, field: str, *, limit: int) -> str:
@@ -79,8 +82,9 @@ def check_integer(value: object, field: str, low: int, high: int, *, hint: str |
 
 
 def check_seconds(value: object, field: str, low: float, high: float) -> float:
-    """A finite number of seconds within bounds."""
-    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
+    """A number of seconds within bounds."""
+    # NaN is within no bounds, and an integer that is too large for a float is beyond these.
+    if type(value) not in (int, float) or not low <= value <= high:  # type: ignore[operator]
         raise FieldError(f"{field} must be a number of seconds from {low:g} to {high:g}", pointer=f"/{field}")
     return float(value)  # type: ignore[arg-type]
 
@@ -120,6 +124,8 @@ def check_key(key: str, field: str) -> str:
 
 
 def check_tags(tags: Sequence[str]) -> None:
+    if not isinstance(tags, tuple | list):
+        raise FieldError("tags are a list of strings", pointer="/tags")
     if len(tags) > MAX_TAGS:
         raise FieldError(f"at most {MAX_TAGS} tags", pointer="/tags")
     for tag in tags:
@@ -127,6 +133,8 @@ def check_tags(tags: Sequence[str]) -> None:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
+    if not isinstance(headers, Mapping):
+        raise FieldError("headers are pairs of strings", pointer="/headers")
     if len(headers) > MAX_HEADERS:
         raise FieldError(f"at most {MAX_HEADERS} headers", pointer="/headers")
     size = 0

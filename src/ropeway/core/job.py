@@ -56,6 +56,8 @@ class NewJob(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         fields.check_name(self.type, "type")
         fields.check_name(self.queue, "queue")
+        if not isinstance(self.payload, bytes):
+            raise FieldError("payload must be bytes of JSON", pointer="/payload", hint="encode the value first")
         # How large a payload may be is the engine's setting; here is only the bound that no setting passes.
         check_payload(self.payload, max_bytes=LARGEST_PAYLOAD)
         # The common values pass by one comparison each: this runs for every job that is enqueued.
@@ -71,7 +73,11 @@ class NewJob(msgspec.Struct, frozen=True):
             fields.check_key(self.idempotency_key, "idempotency_key")
         if self.key_window is not None:
             fields.check_seconds(self.key_window, "key_window", 0, fields.HORIZON_SECONDS)
-        if self.timeout != DEFAULT_TIMEOUT and self.timeout != 0:
+        if self.unique is not None and not isinstance(self.unique, Unique):
+            raise FieldError("unique must be a Unique", pointer="/unique")
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise FieldError("retry must be a RetryPolicy", pointer="/retry", hint="see retry_policy()")
+        if self.timeout != DEFAULT_TIMEOUT and (self.timeout != 0 or self.timeout is False):
             fields.check_seconds(self.timeout, "timeout", 1, fields.MAX_TIMEOUT)
         if self.tags:
             fields.check_tags(self.tags)
@@ -127,7 +133,10 @@ _BODY_FIELDS = frozenset(
 )
 #: What makes a body another one, beside type, queue, payload and unique; a field at its default is left out.
 _FINGERPRINTED = tuple(
-    (field.name, field.default) for field in msgspec.structs.fields(NewJob) if field.name in _BODY_FIELDS
+    # msgspec keeps an empty dict as a factory.
+    (field.name, field.default_factory() if callable(field.default_factory) else field.default)
+    for field in msgspec.structs.fields(NewJob)
+    if field.name in _BODY_FIELDS
 )
 
 

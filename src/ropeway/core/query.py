@@ -159,7 +159,7 @@ def parse_id_position(position: str) -> UUID:
 def death_position(job: Job) -> str:
     """The position after a job in a list ordered by time of death."""
     finished = job.finished_at or job.updated_at
-    return f"{int((finished - _EPOCH) / _MICROSECOND)}-{job.id.hex}"
+    return f"{(finished - _EPOCH) // _MICROSECOND}-{job.id.hex}"
 
 
 def parse_death_position(position: str) -> tuple[datetime, UUID]:

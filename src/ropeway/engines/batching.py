@@ -63,12 +63,17 @@ class Held(msgspec.Struct, frozen=True):
     state: State | None
 
 
-def known_by_keys(job: NewJob, now: datetime, idempotency: Held | None, unique: Held | None) -> Enqueued | None:
-    """The earlier job that answers for a new one, if one of its keys says so. Raises IdempotencyMismatch."""
+def known_by_keys(
+    job: NewJob, fingerprint: bytes, now: datetime, idempotency: Held | None, unique: Held | None
+) -> Enqueued | None:
+    """The earlier job that answers for a new one, if one of its keys says so. Raises IdempotencyMismatch.
+
+    `idempotency` and `unique` are who holds the keys that the new job asks for.
+    """
     if idempotency is not None and not key_is_free(
         until=idempotency.until, now=now, job_ended=idempotency.state not in LIVE_STATES
     ):
-        if idempotency.fingerprint != job.body_fingerprint():
+        if idempotency.fingerprint != fingerprint:
             raise mismatch()
         return Enqueued(idempotency.job_id, idempotency.state, deduplicated=True)
     if (

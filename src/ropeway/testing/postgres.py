@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 
 import asyncpg
 
@@ -16,33 +15,36 @@ from ropeway.engines.protocol import Engine, EngineRules
 from ropeway.runtime.clock import ManualClock
 from ropeway.testing.conformance.subject import TEST_RULES
 
-_CLOCK = """
+_MAKE_CLOCK = """
 CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS {schema}.test_clock (now timestamptz NOT NULL);
+CREATE TABLE IF NOT EXISTS {schema}.test_clock (one boolean PRIMARY KEY DEFAULT true CHECK (one), now timestamptz);
+INSERT INTO {schema}.test_clock DEFAULT VALUES ON CONFLICT DO NOTHING;
 CREATE OR REPLACE FUNCTION {schema}.test_now() RETURNS timestamptz LANGUAGE sql STABLE
 AS 'SELECT now FROM {schema}.test_clock';
 """
+_SET_CLOCK = "UPDATE {schema}.test_clock SET now = $1"
 _EMPTY = """
 DELETE FROM {schema}.jobs; DELETE FROM {schema}.archive; DELETE FROM {schema}.events; DELETE FROM {schema}.grants;
 DELETE FROM {schema}.keys; DELETE FROM {schema}.queues; DELETE FROM {schema}.schedules;
 UPDATE {schema}.meta SET value = '0' WHERE name = 'events_pruned_through';
 ALTER SEQUENCE {schema}.events_id_seq RESTART;
-DELETE FROM {schema}.test_clock;
 """
-_SET_CLOCK = "UPDATE {schema}.test_clock SET now = $1"
 
 
 class PostgresSubject:
-    def __init__(self, harness: PostgresHarness, rules: EngineRules) -> None:
+    def __init__(
+        self, harness: PostgresHarness, rules: EngineRules, control: asyncpg.Connection[asyncpg.Record]
+    ) -> None:
         self._harness = harness
         self._rules = rules
+        self._control = control
         self._others: list[PostgresEngine] = []
         self.clock = ManualClock()
         self.engine: Engine = harness.engine(rules)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        await self._harness.set_clock(self.clock.now())
+        await self._control.execute(self._harness.fill(_SET_CLOCK), self.clock.now())
 
     async def another(self) -> Engine:
         other = self._harness.engine(self._rules)
@@ -90,36 +92,30 @@ class PostgresHarness:
 
     @asynccontextmanager
     async def subject(self, rules: EngineRules = TEST_RULES) -> AsyncIterator[PostgresSubject]:
-        subject = PostgresSubject(self, rules)
+        control = await connect(Address.parse(self._direct_url or self.url))
         try:
+            subject = PostgresSubject(self, rules, control)
             if not self._migrated:
-                await self._execute(_CLOCK)
-            await self._empty(subject.clock.now(), first=not self._migrated, engine=self.engine(rules))
-            await subject.engine.open()
-            yield subject
-        finally:
-            await subject.close()
-
-    async def set_clock(self, now: datetime) -> None:
-        connection = await connect(Address.parse(self._direct_url or self.url))
-        try:
-            await connection.execute(sqlfile.fill(_SET_CLOCK, {"schema": self.schema}), now)
-        finally:
-            await connection.close()
-
-    async def _empty(self, now: datetime, *, first: bool, engine: PostgresEngine) -> None:
-        if first:
-            await self._execute(f"INSERT INTO {self.schema}.test_clock VALUES ('{now.isoformat()}')")
+                await control.execute(self.fill(_MAKE_CLOCK))
+                await subject.advance(0)
+                await self._migrate()
+            await control.execute(self.fill(_EMPTY))
+            await subject.advance(0)
             try:
-                await engine.migrations.up()
+                await subject.engine.open()
+                yield subject
             finally:
-                await engine.close()
-            self._migrated = True
-        await self._execute(_EMPTY + f"INSERT INTO {{schema}}.test_clock VALUES ('{now.isoformat()}');")
-
-    async def _execute(self, text: str) -> None:
-        connection = await connect(Address.parse(self._direct_url or self.url))
-        try:
-            await connection.execute(sqlfile.fill(text, {"schema": self.schema}))
+                await subject.close()
         finally:
-            await connection.close()
+            await control.close()
+
+    def fill(self, text: str) -> str:
+        return sqlfile.fill(text, {"schema": self.schema})
+
+    async def _migrate(self) -> None:
+        engine = self.engine(TEST_RULES)
+        try:
+            await engine.migrations.up()
+        finally:
+            await engine.close()
+        self._migrated = True

@@ -88,6 +88,7 @@ class MemoryLeasing(MemoryStore):
         row.attempts += 1
         row.token = grant.token
         row.worker = worker
+        row.spent_token = row.spent_verb = None
         row.started_at = row.updated_at = now
         row.progress = None
         self.write_event(row, EventName.STARTED, worker=worker)

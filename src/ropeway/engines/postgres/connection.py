@@ -47,7 +47,11 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port  # looked at only when it is asked for
+        except ValueError as error:
+            raise ConfigurationError(f"this PostgreSQL URL cannot be used: {error}") from None
         options = dict(parse_qsl(parts.query))
         pooled = options.pop("pooled", "0")
         if pooled not in ("0", "1"):
@@ -125,8 +129,8 @@ class Channel:
         return self._connection
 
     def _heard(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        """A commit whose replication was not waited for is told as a mere warning."""
-        if "canceling wait for synchronous replication" in (getattr(message, "message", None) or ""):
+        """A commit whose replication was not waited for is told as a mere warning, in the server's language."""
+        if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
             self._unconfirmed = True
 
     def _check_confirmed(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from ropeway.core import fields
 from ropeway.core.decide import JobFacts
 from ropeway.core.errors import InputError, LeaseLost, PayloadError, RopewayError
-from ropeway.core.job import DEFAULT_TENANT, Progress
+from ropeway.core.job import DEFAULT_TENANT, NewJob, Progress
 from ropeway.core.lease import LastTicket, Lease
 from ropeway.core.outcome import Failed, Lost
 from ropeway.core.payload import JobError, check_payload, clean_result
@@ -24,7 +24,7 @@ from ropeway.engines import settling
 from ropeway.engines.choosing import queue_order
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.cursors import START
-from ropeway.engines.postgres.rows import claimed_job, read_policy
+from ropeway.engines.postgres.rows import claimed_job, known_policy
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import take_back
 from ropeway.engines.postgres.transitions import apply_transitions
@@ -252,7 +252,7 @@ class PostgresLeasing(PostgresStore):
                 row["max_attempts"],
                 row["failures"],
                 row["lost"],
-                None if row["retry"] is None else read_policy(row["retry"]),
+                known_policy(row["retry"]),
             )
             for row in rows
         }
@@ -377,7 +377,15 @@ def _unacceptable(row: asyncpg.Record) -> JobError | None:
     """Why a job that came through the SQL function cannot be run; None when Python finds nothing wrong."""
     try:
         check_payload(row[_PAYLOAD].encode())
-        claimed_job(row, "", "", row[_STARTED_AT])
+        job = claimed_job(row, "", "", row[_STARTED_AT])
+        # Creating one checks every field.
+        NewJob(
+            job.type,
+            timeout=job.timeout,
+            tags=job.tags,
+            headers=job.headers,
+            idempotency_key=job.idempotency_key,
+        )
     except PayloadError as error:
         return JobError("PayloadError", f"{error.code}: {error.message}")
     except (RopewayError, msgspec.MsgspecError) as error:

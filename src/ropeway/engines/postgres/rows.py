@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from ropeway.core import retry
+from ropeway.core.errors import FieldError
 from ropeway.core.events import Event, event_data, event_state
 from ropeway.core.job import DEFAULT_TIMEOUT, Job, Progress
 from ropeway.core.payload import JobError
@@ -28,6 +29,14 @@ _read_detail = msgspec.json.Decoder(dict[str, Any]).decode
 def read_policy(text: str) -> RetryPolicy:
     """A stored retry policy; a few distinct ones serve very many jobs."""
     return retry.decode(text)
+
+
+def known_policy(text: str | None) -> RetryPolicy | None:
+    """A stored retry policy; None, the default, for one that only Python can see to be none (SQL function)."""
+    try:
+        return None if text is None else read_policy(text)
+    except (FieldError, msgspec.MsgspecError):
+        return None
 
 
 def claimed_job(row: asyncpg.Record, tenant: str, worker: str, locked_until: datetime) -> Job:
@@ -90,7 +99,7 @@ def stored_job(row: asyncpg.Record) -> Job:
         failures=row["failures"],
         lease_lost_count=row["lost"],
         timeout=DEFAULT_TIMEOUT if row["timeout"] is None else row["timeout"],
-        retry=None if row["retry"] is None else read_policy(row["retry"]),
+        retry=known_policy(row["retry"]),
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         locked_by=row["worker"],

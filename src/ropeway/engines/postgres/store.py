@@ -93,7 +93,8 @@ class PostgresStore:
         try:
             return await call()
         except asyncpg.CheckViolationError as error:
-            if "no partition" not in str(error):
+            # Only a row without a partition breaks a check that has no name; the message may be in any language.
+            if error.constraint_name is not None:
                 raise
         await self.ensure_partitions()
         return await call()

@@ -16,7 +16,7 @@ from ropeway.core.decide import JobFacts, decide
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost, Released
 from ropeway.core.states import State
-from ropeway.engines.postgres.rows import read_policy
+from ropeway.engines.postgres.rows import known_policy
 from ropeway.engines.postgres.transitions import apply_transitions
 from ropeway.engines.protocol import Rescued
 from ropeway.engines.settling import Change
@@ -67,7 +67,7 @@ def change_for(store: PostgresStore, row: asyncpg.Record, started: Collection[UU
         row["max_attempts"],
         row["failures"],
         row["lost"],
-        None if row["retry"] is None else read_policy(row["retry"]),
+        known_policy(row["retry"]),
     )
     outcome = lost if started is None or row["id"] in started else Released()
     lease = Lease(row["id"], row["attempt"], row["lease_token"])

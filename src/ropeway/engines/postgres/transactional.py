@@ -20,10 +20,11 @@ from ropeway.core.unique import unique_key
 from ropeway.engines.batching import mismatch
 from ropeway.engines.postgres.fields import rare_fields
 
-_ENQUEUE = "SELECT {schema}.enqueue(CAST({0} AS text), CAST({1} AS text), CAST({2} AS jsonb))"
+# Every text travels as text: a connection may have codecs of its own for jsonb and uuid.
+_ENQUEUE = "SELECT {schema}.enqueue(CAST({0} AS text), CAST({1} AS text), CAST(CAST({2} AS text) AS jsonb))"
 _COMPLETE = (
-    "SELECT {schema}.complete_one(CAST({0} AS text), CAST({1} AS uuid), CAST({2} AS integer), CAST({3} AS uuid), "
-    "CAST({4} AS text), CAST({5} AS boolean), CAST({6} AS boolean))"
+    "SELECT {schema}.complete_one(CAST({0} AS text), CAST(CAST({1} AS text) AS uuid), CAST({2} AS integer), "
+    "CAST(CAST({3} AS text) AS uuid), CAST({4} AS text), CAST({5} AS boolean), CAST({6} AS boolean))"
 )
 
 
@@ -74,15 +75,29 @@ def scalar(connection: Any, template: str, schema: str, arguments: Sequence[Any]
         with connection.cursor() as cursor:
             cursor.execute(statement, list(arguments))
             return cursor.fetchone()[0]
-    if "Async" in type(connection).__name__:
-        return _psycopg_async(connection, statement, arguments)
-    return connection.execute(statement, list(arguments)).fetchone()[0]
+    return _through_psycopg(connection, statement, arguments)
+
+
+#: What a connection is called, by package. A pool or an engine is none: it would leave the caller's transaction.
+_CONNECTIONS = {
+    "asyncpg": {"Connection", "PoolConnectionProxy"},
+    "psycopg": {"Connection", "AsyncConnection"},
+    "sqlalchemy": {
+        "Connection",
+        "AsyncConnection",
+        "Session",
+        "AsyncSession",
+        "scoped_session",
+        "async_scoped_session",
+    },
+    "django": {"BaseDatabaseWrapper", "ConnectionProxy"},
+}
 
 
 def _driver(connection: Any) -> str:
     for base in type(connection).__mro__:
         package = base.__module__.partition(".")[0]
-        if package in ("asyncpg", "psycopg", "sqlalchemy", "django"):
+        if base.__name__ in _CONNECTIONS.get(package, ()):
             return package
     raise FieldError(
         f"a {type(connection).__module__}.{type(connection).__qualname__} is not a connection Ropeway knows",
@@ -108,9 +123,21 @@ async def _scalar_later(result: Any) -> Any:
     return (await result).scalar_one()
 
 
-async def _psycopg_async(connection: Any, statement: str, arguments: Sequence[Any]) -> Any:
-    cursor = await connection.execute(statement, list(arguments))
-    return (await cursor.fetchone())[0]
+def _through_psycopg(connection: Any, statement: str, arguments: Sequence[Any]) -> Any:
+    from psycopg.rows import tuple_row
+
+    # The connection may give its rows as dicts.
+    cursor = connection.cursor(row_factory=tuple_row)
+    if "Async" in type(connection).__name__:
+        return _psycopg_async(cursor, statement, arguments)
+    with cursor:
+        return cursor.execute(statement, list(arguments)).fetchone()[0]
+
+
+async def _psycopg_async(cursor: Any, statement: str, arguments: Sequence[Any]) -> Any:
+    async with cursor:
+        await cursor.execute(statement, list(arguments))
+        return (await cursor.fetchone())[0]
 
 
 def _enqueue_arguments(job: NewJob, tenant: str, window: float) -> list[str]:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import asyncpg
 
-from ropeway.core.errors import Unavailable
 from ropeway.core.outcome import Lost
 from ropeway.core.states import State
 from ropeway.engines.postgres.connection import Channel
@@ -23,6 +22,22 @@ AUDIT_STRETCH = 20_000
 
 #: Dead jobs logged per read, keys deleted per statement.
 PRUNE_STEP = 1_000
+
+#: Seconds that dropping a partition waits for those who read it; the next prune tries again.
+DROP_PATIENCE = 0.2
+
+#: Seconds that one look through a whole partition may take.
+SCAN_TIMEOUT = 600.0
+
+#: Someone reads the partition, or another process is dropping it.
+_NOT_NOW = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+    asyncpg.UndefinedTableError,
+    TimeoutError,
+)
 
 _FIRST = ("", UUID(int=0))
 _PARENTS = {
@@ -77,11 +92,11 @@ class PostgresUpkeeping(PostgresStore):
                 edge = first_day_kept(now, self.rules.keep(state)).date()
                 for child in await self._over(parent, edge):
                     if state is State.DEAD:
-                        await self._log_dead(child)
+                        await self._log_dead(channel, child)
                     jobs += await self._drop(channel, parent, child)
             events = 0
             for child in await self._over("events", first_day_kept(now, self.rules.keep_log).date()):
-                await self._note_pruned(child)
+                await self._note_pruned(channel, child)
                 events += await self._drop(channel, "events", child)
         finally:
             await channel.close()
@@ -94,55 +109,64 @@ class PostgresUpkeeping(PostgresStore):
     async def _drop(self, channel: Channel, parent: str, child: str) -> int:
         """Detach and drop one partition; 0 when a lock was not to be had soon: the next prune tries again.
 
-        A direct DROP locks the parent, and one open report then stalls every completion behind it.
+        A direct DROP locks the parent, and one open report then stalls every completion behind it. No setting of
+        the session is changed: behind a pooler the next client would get it.
         """
         table = f"{self.schema}.{child}"
-        try:
-            async with channel.bare() as connection:
-                await connection.execute("SET lock_timeout = '200ms'")
-                number: int = await connection.fetchval(f"SELECT count(*) FROM {table}")
-                if not await self._finish_detach(connection, parent, child):
+        patience = f"SET LOCAL lock_timeout = '{DROP_PATIENCE * 1000:.0f}ms'"
+        async with channel.bare() as connection:
+            try:
+                # NULL: detached by an earlier prune that could not drop it.
+                pending: bool | None = await connection.fetchval(
+                    "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass($1)", table
+                )
+                if pending:
+                    async with connection.transaction():
+                        await connection.execute(patience)
+                        await connection.execute(
+                            f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} FINALIZE"
+                        )
+                elif pending is not None:
+                    # Refuses to run in a transaction, where a timeout could be set.
                     await connection.execute(
-                        f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} CONCURRENTLY"
+                        f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} CONCURRENTLY",
+                        timeout=DROP_PATIENCE,
                     )
-                await connection.execute(f"DROP TABLE {table}")
-                return number
-        except Unavailable:
-            return 0
+                async with connection.transaction():
+                    await connection.execute(patience)
+                    await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+                    number: int = await connection.fetchval(f"SELECT count(*) FROM {table}", timeout=SCAN_TIMEOUT)
+                    await connection.execute(f"DROP TABLE {table}")
+                    return number
+            except _NOT_NOW:
+                return 0
 
-    async def _finish_detach(
-        self, connection: asyncpg.Connection[asyncpg.Record], parent: str, child: str
-    ) -> bool:
-        """Finish a detach that an earlier prune began and could not end."""
-        pending: bool = await connection.fetchval(
-            "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = $1::regclass", f"{self.schema}.{child}"
-        )
-        if pending:
-            await connection.execute(
-                f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {self.schema}.{child} FINALIZE"
-            )
-        return bool(pending)
-
-    async def _log_dead(self, child: str) -> None:
+    async def _log_dead(self, channel: Channel, child: str) -> None:
         ended = self.sql("inspecting", "ended").replace(f"{self.schema}.archive j", f"{self.schema}.{child} j")
         after = ("", UUID(int=0))
         while True:
-            rows = await self.reads.fetch(
-                ended + " WHERE (j.tenant, j.id) > ($1, $2) ORDER BY j.tenant, j.id LIMIT $3",
-                *after,
-                PRUNE_STEP,
-                writes=False,
-            )
+            async with channel.bare() as connection:
+                try:
+                    rows = await connection.fetch(
+                        ended + " WHERE (j.tenant, j.id) > ($1, $2) ORDER BY j.tenant, j.id LIMIT $3",
+                        *after,
+                        PRUNE_STEP,
+                    )
+                except asyncpg.UndefinedTableError:
+                    return  # another process was faster
             if not rows:
                 return
             log_purged(stored_job(row) for row in rows)
             after = (rows[-1]["tenant"], rows[-1]["id"])
 
-    async def _note_pruned(self, child: str) -> None:
-        highest: int | None = await self.reads.value(
-            f"SELECT max(id) FROM {self.schema}.{child}",
-            writes=False,
-        )
+    async def _note_pruned(self, channel: Channel, child: str) -> None:
+        async with channel.bare() as connection:
+            try:
+                highest: int | None = await connection.fetchval(
+                    f"SELECT max(id) FROM {self.schema}.{child}", timeout=SCAN_TIMEOUT
+                )
+            except asyncpg.UndefinedTableError:
+                return  # another process was faster
         if highest is not None:
             await self.chores.fetch(self._upkeep_sql("note_events_pruned"), highest)
 

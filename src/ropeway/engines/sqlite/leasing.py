@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from ropeway.core import fields
-from ropeway.core.errors import RopewayError
+from ropeway.core.errors import RopewayError, Unavailable
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost
@@ -56,7 +58,12 @@ class SqliteLeasing(SqliteSettling):
         settling.check_lease_call(count, worker, lease_seconds)
         token = ids.token()
         call = LeaseCall(tenant, queue_order(queues), count, worker, lease_seconds, token, self.orders)
-        rows, at, next_due = await self.write(_lease_each, call, count)
+        claim = self.write(_lease_each, call, count)
+        try:
+            rows, at, next_due = await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            claim.add_done_callback(lambda claim: self._give_back(claim, token))
+            raise
         now, until = moment(at), moment(at + seconds(lease_seconds))
         leases = []
         for row in rows:
@@ -64,6 +71,17 @@ class SqliteLeasing(SqliteSettling):
             leases.append(Leased(job, Lease(job.id, job.attempt, token)))
         next_due_in = None if next_due is None else max(0, next_due - at) / 1_000_000
         return LeaseBatch(leases, lease_seconds, next_due_in)
+
+    def _give_back(self, claim: asyncio.Future[Claimed], token: UUID) -> None:
+        """The caller went away while its jobs were claimed: nobody will run them, so they are released."""
+        if claim.cancelled() or claim.exception() is not None or not claim.result().rows:
+            return
+
+        def release(tx: Transaction, _: None) -> None:
+            take_back(tx, token.bytes, (), Lost(), self.rules.decisions)
+
+        with contextlib.suppress(Unavailable):
+            self.write(one_by_one(release), None).add_done_callback(asyncio.Future.exception)
 
     async def heartbeat(
         self,
@@ -135,7 +153,7 @@ def _priorities(tx: Transaction, call: LeaseCall, queue: str) -> tuple[int, ...]
 
 def _next_due(tx: Transaction, call: LeaseCall) -> int | None:
     lanes = text([(call.tenant, queue) for queue in call.queues])
-    rows = tx.db.execute(SQL["next_due"], {"lanes": lanes})
+    rows = tx.db.execute(SQL["next_due"], {"lanes": lanes, "now": tx.now})
     return min((due for _, due in rows if due is not None), default=None)
 
 

@@ -32,8 +32,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 #: PRAGMA synchronous as it is read back.
 _SYNCHRONOUS = {"full": 2, "relaxed": 1}
 
-#: Pages of 4 KiB in the log before they are copied to the file: fewer copies of the same hot pages.
-_CHECKPOINT_PAGES = 4_000
+#: How every SQLite file begins.
+_HEADER = b"SQLite format 3\0"
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -64,7 +64,22 @@ class Database(NamedTuple):
             raise ConfigurationError(f"the folder {folder} cannot be written to")
         if self.path.exists() and not os.access(self.path, os.R_OK | os.W_OK):
             raise ConfigurationError(f"the database {self.path} cannot be read and written by this user")
+        if self.path.exists() and self.path.stat().st_size:
+            self._check_header()
         self.check_file_system(_mounts())
+
+    def _check_header(self) -> None:
+        with self.path.open("rb") as file:
+            if file.read(len(_HEADER)) != _HEADER:
+                raise ConfigurationError(f"{self.path} is not a SQLite database", hint="it was left as it is")
+
+    def identity(self) -> tuple[int, int] | None:
+        """Which file the path leads to now; None when there is none."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def check_file_system(self, mounts: Iterable[tuple[str, str]]) -> None:
         """Refuse a network file system: SQLite's locks and shared memory do not work across hosts."""
@@ -110,7 +125,6 @@ class Database(NamedTuple):
             "query_only": 0 if writes else 1,
         }
         if writes:
-            wanted["wal_autocheckpoint"] = _CHECKPOINT_PAGES
             # What a burst has made of the log is given back to the disk at the next checkpoint.
             wanted["journal_size_limit"] = 67_108_864
         for name, value in wanted.items():
@@ -129,7 +143,7 @@ def opening_error(path: Path, error: sqlite3.Error) -> EngineError:
     """What SQLite said while a file was opened, in words that tell what to do."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        return ConfigurationError(f"{path} is not a SQLite database", hint="name another file; it was not touched")
+        return ConfigurationError(f"{path} is not a SQLite database", hint="it was left as it is")
     if code == sqlite3.SQLITE_CORRUPT:
         return ConfigurationError(f"the database {path} is damaged: {error}", hint="restore it from a backup")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):

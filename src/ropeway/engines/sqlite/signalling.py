@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sqlite3
 import threading
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from ropeway.engines.sqlite.opening import Database
 from ropeway.engines.sqlite.rows import micros, text
 from ropeway.runtime.clock import Clock
 
+#: (tenant, queue)
 Lane = tuple[str, str]
 
 #: Between two looks at the file while someone waits.
@@ -124,7 +126,7 @@ class Signals:
             log.warning("other processes' new jobs are only found by polling: %s", error)
             return
         version = None
-        known: dict[Lane, int] = {}
+        known: dict[Lane, float] = {}
         while not self._closed.is_set():
             try:
                 (seen,) = db.execute("PRAGMA data_version").fetchone()
@@ -137,21 +139,20 @@ class Signals:
             self._someone_waits.wait()
         db.close()
 
-    def _look(self, db: sqlite3.Connection, known: dict[Lane, int]) -> list[Lane]:
-        """The lanes with a job that is due, or due sooner than what was known."""
+    def _look(self, db: sqlite3.Connection, known: dict[Lane, float]) -> list[Lane]:
+        """The lanes with a job that is due, or due sooner than at the last look."""
         with self._lock:
             lanes = sorted({lane for subscription in self._subscriptions for lane in subscription.lanes})
         now = micros(self._clock.now())
-        before = dict(known)
+        dues = dict.fromkeys(lanes, math.inf)
+        dues |= {
+            lanes[position]: due
+            for position, due in db.execute(SQL["next_due"], {"lanes": text(lanes), "now": now})
+            if due is not None
+        }
+        news = [lane for lane, due in dues.items() if due <= now or due < known.get(lane, due)]
         known.clear()
-        news = []
-        for position, due in db.execute(SQL["next_due"], {"lanes": text(lanes)}):
-            if due is None:
-                continue
-            lane = lanes[position]
-            known[lane] = due
-            if due <= now or due < before.get(lane, due + 1):
-                news.append(lane)
+        known.update(dues)
         return news
 
 

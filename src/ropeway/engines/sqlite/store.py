@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -53,7 +53,7 @@ class SqliteStore:
         if self._writer is not None:
             return
         db, turnstile = await asyncio.to_thread(self._open)
-        self._writer = Writer(db, turnstile, self.clock, self.signals.wake)
+        self._writer = Writer(self.database, db, turnstile, self.clock, self.signals.wake)
         self._readers = Readers(self.database)
 
     def _open(self) -> tuple[sqlite3.Connection, Turnstile]:
@@ -98,13 +98,13 @@ class SqliteStore:
     async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> SqliteSubscription:
         return self.signals.subscribe(frozenset((tenant, queue) for queue in queues))
 
-    def write(self, verb: Verb[Asked, Told], asked: Asked, weight: int = 1) -> Awaitable[Told]:
+    def write(self, verb: Verb[Asked, Told], asked: Asked, weight: int = 1) -> asyncio.Future[Told]:
         """Do `verb` in the next transaction; answered when it is durable."""
         if self._writer is None:
             raise _not_open()
         return self._writer.submit(verb, asked, weight)
 
-    def read(self, question: Callable[[sqlite3.Connection], Told]) -> Awaitable[Told]:
+    def read(self, question: Callable[[sqlite3.Connection], Told]) -> asyncio.Future[Told]:
         """Ask the database; all statements of one question see the same commit."""
         if self._readers is None:
             raise _not_open()

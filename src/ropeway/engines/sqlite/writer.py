@@ -21,15 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from ropeway.core.errors import EngineError, Indeterminate, RopewayError, Unavailable
 from ropeway.engines.sqlite.answering import Answer, check_process, deliver
+from ropeway.engines.sqlite.opening import Database
 from ropeway.engines.sqlite.rows import micros
+from ropeway.engines.sqlite.signalling import Lane
 from ropeway.engines.sqlite.turnstile import Turnstile
 from ropeway.runtime.clock import Clock
 
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
-
-#: (tenant, queue)
-Lane = tuple[str, str]
 
 #: A transaction takes calls until they weigh this much (one job weighs one).
 FLUSH_WEIGHT = 5_000
@@ -82,11 +81,14 @@ class Writer:
 
     def __init__(
         self,
+        database: Database,
         db: sqlite3.Connection,
         turnstile: Turnstile,
         clock: Clock,
         wake: Callable[[set[Lane]], None],
     ) -> None:
+        self._database = database
+        self._file = database.identity()
         self._db = db
         self._turnstile = turnstile
         self._clock = clock
@@ -143,7 +145,7 @@ class Writer:
     def _flush(self, calls: list[_Call]) -> list[Answer]:
         try:
             return self._transact(calls)
-        except (sqlite3.OperationalError, sqlite3.DatabaseError, EngineError) as error:
+        except (sqlite3.Error, EngineError) as error:
             if not _belongs_to_a_call(error):
                 return [(call.future, _store_error(error)) for call in calls]
             failure: Exception = error
@@ -158,6 +160,7 @@ class Writer:
         """All calls in one transaction, durable when this returns."""
         self._turnstile.enter()
         try:
+            self._check_file()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 tx = Transaction(self._db, micros(self._clock.now()))
@@ -175,6 +178,14 @@ class Writer:
         if tx.woken:
             self._wake(tx.woken)
         return answers
+
+    def _check_file(self) -> None:
+        """SQLite would go on writing to a file that was deleted, and everything would be gone with the process."""
+        if self._database.identity() != self._file:
+            raise Unavailable(
+                f"the database {self._database.path} was removed or replaced while it was open",
+                hint="put it back or restart; nothing was stored",
+            )
 
     def _commit(self) -> None:
         try:

@@ -8,5 +8,6 @@ A failure tells the shortest program that was found, one call per line. It needs
 """
 
 from ropeway.testing.model.machine import model_test, run_model
+from ropeway.testing.model.program import Broken
 
-__all__ = ["model_test", "run_model"]
+__all__ = ["Broken", "model_test", "run_model"]

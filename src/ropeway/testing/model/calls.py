@@ -11,8 +11,8 @@ from ropeway.core.payload import JobError
 from ropeway.core.query import JobFilter
 from ropeway.core.states import DeadReason, State
 from ropeway.core.unique import Unique
-from ropeway.testing.model.oracle import PAYLOADS, RESULTS, Ask
 from ropeway.testing.model.program import DAY, QUEUES, WORKERS, Call
+from ropeway.testing.model.records import PAYLOADS, RESULTS, Ask
 
 _asks = st.builds(
     Ask,
@@ -91,6 +91,7 @@ def _call(method: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy
 _ago = st.integers(0, 30)
 _workers = st.sampled_from(WORKERS)
 _queues = st.sampled_from(QUEUES)
+_forged = st.sampled_from(("token", "attempt"))
 
 #: How often each call is drawn, besides what it is called with. Work is most of it, or nothing else would matter.
 _CALLS: tuple[tuple[int, st.SearchStrategy[Call]], ...] = (
@@ -132,8 +133,8 @@ _CALLS: tuple[tuple[int, st.SearchStrategy[Call]], ...] = (
             started=st.sampled_from((None, 0, 1)),
         ),
     ),
-    (1, _call("forge", lease=_ago, outcome=_outcomes)),
-    (1, _call("forge", stale=_ago, outcome=_outcomes)),
+    (1, _call("forge", lease=_ago, outcome=_outcomes, forged=_forged)),
+    (1, _call("forge", stale=_ago, outcome=_outcomes, forged=_forged)),
     (2, _call("cancel", job=_ago, more=st.integers(0, 2))),
     (3, _call("redrive", job=_ago, more=st.integers(0, 2), by=st.sampled_from((None, "ann")))),
     (

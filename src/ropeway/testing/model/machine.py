@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from ropeway.testing.conformance.subject import Harness
 from ropeway.testing.model.calls import steps
-from ropeway.testing.model.oracle import Ask
 from ropeway.testing.model.program import Broken, Call, Program
+from ropeway.testing.model.records import Ask
 
 #: How long a failing program is shortened. Hypothesis's own shrinking takes minutes where a step is a statement.
 SHORTENING_SECONDS = 30.0
@@ -47,7 +47,9 @@ class ModelMachine(RuleBasedStateMachine):
             self.program.close()
 
 
-def run_model(harness: Harness, *, examples: int = 200, steps: int = 50) -> None:
+def run_model(
+    harness: Harness, *, examples: int = 200, steps: int = 50, shortening: float = SHORTENING_SECONDS
+) -> None:
     """Run `examples` programs of `steps` calls on the engine of `harness`; `Broken` for the first that fails."""
     machine = type("Model", (ModelMachine,), {"harness": harness})
     size = settings(
@@ -61,7 +63,7 @@ def run_model(harness: Harness, *, examples: int = 200, steps: int = 50) -> None
     try:
         run_state_machine_as_test(machine, settings=size)
     except Broken as broken:
-        raise shortened(harness, broken, SHORTENING_SECONDS) from broken.__cause__
+        raise shortened(harness, broken, shortening) from broken.__cause__
 
 
 def model_test(harness: Harness, *, examples: int = 200, steps: int = 50) -> type[TestCase]:

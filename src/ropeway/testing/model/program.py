@@ -23,8 +23,9 @@ from ropeway.runtime.clock import ManualClock
 from ropeway.testing.conformance.subject import TEST_RULES, Harness, Subject
 from ropeway.testing.harness import MemorySubject
 from ropeway.testing.model.laws import broken_end, broken_law
-from ropeway.testing.model.oracle import LEASE_LOST, NOT_FOUND, Ask, ModelJob, Oracle, Ticket
-from ropeway.testing.model.side import Side, moment
+from ropeway.testing.model.oracle import Oracle
+from ropeway.testing.model.records import LEASE_LOST, NOT_FOUND, Ask, ModelJob, Ticket
+from ropeway.testing.model.side import Forged, Side, moment
 from ropeway.testing.model.telling import compare, said
 
 Thing = TypeVar("Thing")
@@ -172,7 +173,8 @@ class Program:
             complaint = broken_law(
                 log, max_attempts=job.ask.max_attempts, crash_limit=RULES.decisions.crash_limit
             ) or broken_end(log, jobs[job.tenant][touched - 1])
-            assert complaint is None, f"{side.name}: job {touched}: {complaint}"
+            if complaint is not None:
+                raise AssertionError(f"{side.name}: job {touched}: {complaint}")
             compare(f"log of job {touched} in {side.name}", log, job.log)
         for job in self.oracle.all:
             missing = len(job.log) - len(side.logs.get(job.number, ()))
@@ -266,11 +268,11 @@ class Program:
     def _settle(self, tenant: str, pairs: Sequence[tuple[Ticket, Outcome]]) -> None:
         self.both(self.oracle.settle(tenant, pairs), lambda side: side.settle(tenant, pairs))
 
-    def forge(self, ticket: Ticket, outcome: Outcome) -> None:
-        """The right job and attempt, another token."""
+    def forge(self, ticket: Ticket, outcome: Outcome, forged: Forged) -> None:
+        """The right job, but another token or attempt."""
         tenant = self.oracle.job(ticket.job).tenant
-        self.both([LEASE_LOST], lambda side: side.settle(tenant, [(ticket, outcome)], forged=True))
-        self.both(LEASE_LOST, lambda side: side.heartbeat(tenant, ticket, None, forged=True))
+        self.both([LEASE_LOST], lambda side: side.settle(tenant, [(ticket, outcome)], forged=forged))
+        self.both(LEASE_LOST, lambda side: side.heartbeat(tenant, ticket, None, forged=forged))
 
     def heartbeat(self, ticket: Ticket, seconds: float | None) -> None:
         tenant = self.oracle.job(ticket.job).tenant
@@ -282,7 +284,8 @@ class Program:
         expected = self.oracle.heartbeat_owner(tenant, owner)
         for side in self.sides:
             complaint = expected.complaint(self._runner.run(side.heartbeat_owner(tenant, owner)))
-            assert complaint is None, f"answer of {side.name}: {complaint}"
+            if complaint is not None:
+                raise AssertionError(f"answer of {side.name}: {complaint}")
 
     def progress(self, ticket: Ticket, done: float) -> None:
         tenant = self.oracle.job(ticket.job).tenant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,9 +29,11 @@ from ropeway.engines.protocol import (
 )
 from ropeway.runtime import ids
 from ropeway.testing.conformance.subject import Subject
-from ropeway.testing.model.oracle import NO_TOKEN, Refused, Ticket, small
+from ropeway.testing.model.records import Refused, Ticket, small
 
 Answer = TypeVar("Answer")
+#: The part of a ticket that is made up.
+Forged = Literal["token", "attempt"]
 
 
 class Side:
@@ -106,7 +108,7 @@ class Side:
         return Leased(self._job(leased.job), ticket.lease())
 
     async def settle(
-        self, tenant: str, pairs: Sequence[tuple[Ticket, Outcome]], *, forged: bool = False
+        self, tenant: str, pairs: Sequence[tuple[Ticket, Outcome]], *, forged: Forged | None = None
     ) -> list[Settled | Refused]:
         settlements = [Settlement(self._presented(ticket, forged), outcome) for ticket, outcome in pairs]
         answers = await self.engine.settle(settlements, tenant=tenant)
@@ -114,16 +116,18 @@ class Side:
             _refused(answer) if isinstance(answer, RopewayError) else self._renamed(answer) for answer in answers
         ]
 
-    def _presented(self, ticket: Ticket, forged: bool) -> Lease:
+    def _presented(self, ticket: Ticket, forged: Forged | None) -> Lease:
         lease = self.lease_of(ticket)
-        return msgspec.structs.replace(lease, token=ids.token()) if forged else lease
+        if forged == "token":
+            return msgspec.structs.replace(lease, token=ids.token())
+        return msgspec.structs.replace(lease, attempt=lease.attempt + 1) if forged == "attempt" else lease
 
     async def progress(self, tenant: str, ticket: Ticket, done: float) -> Refused | None:
         (answer,) = await self.engine.progress([(self.lease_of(ticket), Progress(done=done))], tenant=tenant)
         return None if answer is None else _refused(answer)
 
     async def heartbeat(
-        self, tenant: str, ticket: Ticket, seconds: float | None, *, forged: bool = False
+        self, tenant: str, ticket: Ticket, seconds: float | None, *, forged: Forged | None = None
     ) -> Beat | Refused:
         (answer,) = await self.engine.heartbeat(
             [self._presented(ticket, forged)], lease_seconds=seconds, tenant=tenant
@@ -269,6 +273,3 @@ def _refused(error: RopewayError) -> Refused:
 def moment(start: datetime, seconds: float) -> datetime:
     """An instant of the program."""
     return start + timedelta(seconds=seconds)
-
-
-__all__ = ["NO_TOKEN", "Side", "moment"]

@@ -111,10 +111,10 @@ CREATE TABLE {schema}.archive (
 CREATE TABLE {schema}.archive_succeeded PARTITION OF {schema}.archive FOR VALUES IN ('succeeded')
     PARTITION BY RANGE (finished_at);
 CREATE TABLE {schema}.archive_dead PARTITION OF {schema}.archive (
-    CHECK (reason IN ('max_attempts', 'rejected', 'crash_limit', 'bad_payload'))
+    CHECK (reason IS NOT NULL AND reason IN ('max_attempts', 'rejected', 'crash_limit', 'bad_payload'))
 ) FOR VALUES IN ('dead') PARTITION BY RANGE (finished_at);
 CREATE TABLE {schema}.archive_cancelled PARTITION OF {schema}.archive (
-    CHECK (reason IN ('requested', 'expired'))
+    CHECK (reason IS NOT NULL AND reason IN ('requested', 'expired'))
 ) FOR VALUES IN ('cancelled') PARTITION BY RANGE (finished_at);
 
 CREATE INDEX archive_id ON {schema}.archive (tenant, id);

@@ -191,11 +191,14 @@ BEGIN
         IF FOUND THEN
             INSERT INTO {schema}.jobs (
                 tenant, id, run_at, created_at, updated_at, attempt, event_seq, priority, max_attempts, queue,
-                type, timeout, retry, tags, headers, idempotency_key, group_key, last_error, started_at, payload
+                type, timeout, retry, tags, headers, idempotency_key, group_key, last_error, started_at, payload,
+                unchecked
             ) VALUES (
                 a.tenant, a.id, v_now, a.created_at, v_now, a.attempt, a.event_seq + 1, a.priority,
                 a.max_attempts, a.queue, a.type, a.timeout, a.retry, a.tags, a.headers, a.idempotency_key,
-                a.group_key, a.last_error, a.started_at, a.payload
+                a.group_key, a.last_error, a.started_at, a.payload,
+                -- What Python refused once it looks at again.
+                coalesce(a.reason = 'bad_payload', false)
             );
             INSERT INTO {schema}.events (xid, at, job_id, seq, attempt, event, tenant, queue, type, detail)
             VALUES (pg_current_xact_id()::text::bigint, v_now, a.id, a.event_seq + 1, a.attempt, 'job.retried',

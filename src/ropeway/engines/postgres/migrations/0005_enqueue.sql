@@ -199,6 +199,15 @@ BEGIN
     IF NOT isfinite(v_run_at) OR v_run_at > {now} + interval '3653 days' OR NOT v_delay BETWEEN 0 AND 315619200 THEN
         RAISE EXCEPTION 'run_at and delay must be at most 10 years ahead' USING ERRCODE = 'RW400';
     END IF;
+    IF (options ->> 'timeout')::double precision <> 0 AND NOT (options ->> 'timeout')::double precision BETWEEN 1 AND 86400
+       OR NOT (options ->> 'expires_in')::double precision BETWEEN 0.001 AND 315619200 THEN
+        RAISE EXCEPTION 'timeout must be 0 or 1 to 86400 seconds, expires_in more than 0' USING ERRCODE = 'RW400';
+    END IF;
+    IF jsonb_typeof(options -> 'headers') <> 'object' OR jsonb_typeof(options -> 'tags') <> 'array'
+       OR jsonb_path_exists(options, '$.headers.* ? (@.type() != "string")')
+       OR jsonb_path_exists(options, '$.tags[*] ? (@.type() != "string")') THEN
+        RAISE EXCEPTION 'headers must be an object of texts, tags an array of texts' USING ERRCODE = 'RW400';
+    END IF;
     IF options ? 'idempotency_key' THEN
         v_kinds := v_kinds || 'idempotency'::text;
         v_keys := v_keys || (options ->> 'idempotency_key');

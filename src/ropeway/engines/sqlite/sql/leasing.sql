@@ -30,12 +30,14 @@ WHERE NOT EXISTS (SELECT 1 FROM queues AS q
 LIMIT :count
 
 -- name: next_due
--- When the next free job of each lane ([tenant, queue]) is due, now or later; nothing for a paused queue.
+-- When the next free job of each lane ([tenant, queue]) is due, now or later. Nothing for a paused queue; jobs that
+-- were to start before now do not count.
 SELECT lane.key,
        min((SELECT j.run_at
             FROM jobs AS j
             WHERE j.stage = 'free' AND j.tenant = json_extract(lane.value, '$[0]')
               AND j.queue = json_extract(lane.value, '$[1]') AND j.priority = p.column1
+              AND (j.run_at > :now OR j.expires_at IS NULL OR j.attempts > 0 OR j.expires_at > :now)
             ORDER BY j.run_at
             LIMIT 1)) AS due
 FROM json_each(:lanes) AS lane

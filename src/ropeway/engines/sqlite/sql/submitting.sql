@@ -2,15 +2,27 @@
 -- The newest place in line; new jobs go behind it.
 SELECT coalesce(max(place), 0) FROM jobs
 
--- name: insert_body
+-- name: insert_bodies
+-- The bodies of jobs that differ in nothing but their payloads. `payloads` is all of them end to end, `cuts` a JSON
+-- array of [number, start, length]. (Row by row it takes 2.2 µs, like this 0.9: binding a value costs more than
+-- storing it, and every execution opens the table and its indexes anew.)
 INSERT INTO bodies (number, payload, max_attempts, timeout, retry, tags, headers)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+SELECT json_extract(cut.value, '$[0]'),
+       substr(:payloads, json_extract(cut.value, '$[1]'), json_extract(cut.value, '$[2]')),
+       :max_attempts, :timeout, :retry, :tags, :headers
+FROM json_each(:cuts) AS cut
 
--- name: insert_job
--- A new job. Its body has the number of its first place.
-INSERT INTO jobs (place, body, id, tenant, type, queue, priority, run_at, created_at, updated_at, expires_at,
-                  idempotency_key)
-VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)
+-- name: insert_jobs
+-- New jobs that differ in nothing but their places and ids (16 bytes each, end to end). A body has the number of
+-- its job's first place. (Row by row 4.4 µs, like this 1.1.)
+INSERT INTO jobs (place, body, id, tenant, type, queue, priority, run_at, created_at, updated_at, expires_at)
+SELECT line.value, line.value, substr(:ids, 16 * line.key + 1, 16), :tenant, :type, :queue, :priority, :run_at,
+       :now, :now, :expires_at
+FROM json_each(:places) AS line
+
+-- name: note_key
+-- A job that came with an idempotency key can be found by it.
+UPDATE jobs SET idempotency_key = ? WHERE place = ?
 
 -- name: log_enqueued
 -- The first event of every job of a flush, in one go.

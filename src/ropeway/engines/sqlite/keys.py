@@ -1,0 +1,110 @@
+"""The keys of new jobs: what is asked for, what is held, what is taken."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ropeway.core.job import NewJob
+from ropeway.core.states import State
+from ropeway.core.unique import KeyKind, key_until, unique_key
+from ropeway.engines.batching import Held, known_by_keys
+from ropeway.engines.protocol import Enqueued
+from ropeway.engines.sqlfile import statements
+from ropeway.engines.sqlite.rows import micros, moment, optional_micros, optional_moment, seconds, state_of, text
+from ropeway.runtime.ids import uuid_from_bytes
+
+SQL = statements("ropeway.engines.sqlite", "sql/submitting.sql")
+
+
+class KeyName(NamedTuple):
+    tenant: str
+    kind: str
+    key: str
+
+
+class Keys(NamedTuple):
+    """The keys of one job, and what tells a repeated body from another one."""
+
+    idempotency: KeyName | None
+    unique: KeyName | None
+    fingerprint: bytes
+    #: Seconds that the idempotency key holds; 0 is for ever.
+    window: float
+
+
+def keys_of(job: NewJob, tenant: str, window: float) -> Keys | None:
+    """Worked out before anyone waits for the job; None for most jobs."""
+    if job.idempotency_key is None and job.unique is None:
+        return None
+    idempotency = unique = None
+    fingerprint = b""
+    if job.idempotency_key is not None:
+        idempotency = KeyName(tenant, KeyKind.IDEMPOTENCY.value, job.idempotency_key)
+        fingerprint = job.body_fingerprint()
+    if (name := unique_key(job)) is not None:
+        unique = KeyName(tenant, KeyKind.UNIQUE.value, name)
+    return Keys(idempotency, unique, fingerprint, window if job.key_window is None else job.key_window)
+
+
+class KeyRing:
+    """The keys that the jobs of a flush ask for: those held already, and those taken meanwhile."""
+
+    def __init__(self, db: sqlite3.Connection, now: int, asked: Iterable[Keys]) -> None:
+        self._now = now
+        self._held: dict[KeyName, Held] = {}
+        self._taken: dict[KeyName, Held] = {}
+        by_tenant: dict[str, list[KeyName]] = {}
+        for keys in asked:
+            for name in (keys.idempotency, keys.unique):
+                if name is not None:
+                    by_tenant.setdefault(name.tenant, []).append(name)
+        for tenant, names in by_tenant.items():
+            self._look_up(db, tenant, names)
+
+    def _look_up(self, db: sqlite3.Connection, tenant: str, names: list[KeyName]) -> None:
+        asked = {"names": text([name[1:] for name in names]), "tenant": tenant}
+        for row in db.execute(SQL["held_keys"], asked):
+            position, job_id, fingerprint, until, since, stage, blockers, run_at, failures = row
+            state = None if stage is None else state_of(stage, blockers, run_at, failures, self._now)
+            self._held[names[position]] = Held(
+                uuid_from_bytes(job_id), fingerprint, optional_moment(until), moment(since), state
+            )
+
+    def branch(self) -> KeyRing:
+        """A ring for one call: what it takes counts only once it is merged, so that a refused call takes none."""
+        branch = object.__new__(KeyRing)
+        branch._now = self._now
+        branch._held = {**self._held, **self._taken} if self._taken else self._held
+        branch._taken = {}
+        return branch
+
+    def merge(self, branch: KeyRing) -> None:
+        self._taken.update(branch._taken)
+
+    def known(self, job: NewJob, keys: Keys) -> Enqueued | None:
+        """The earlier job that answers for this one. Raises IdempotencyMismatch."""
+        return known_by_keys(
+            job, keys.fingerprint, moment(self._now), self._holder(keys.idempotency), self._holder(keys.unique)
+        )
+
+    def _holder(self, name: KeyName | None) -> Held | None:
+        return None if name is None else self._taken.get(name) or self._held.get(name)
+
+    def take(self, job: NewJob, keys: Keys, id: UUID, state: State) -> None:
+        """The keys stand for a new job now; later jobs of the flush are answered with it."""
+        now = moment(self._now)
+        if keys.idempotency is not None:
+            self._taken[keys.idempotency] = Held(id, keys.fingerprint, key_until(now, keys.window), now, state)
+        if keys.unique is not None and job.unique is not None:
+            until = moment(self._now + seconds(job.unique.within or 0.0))
+            self._taken[keys.unique] = Held(id, b"", until, now, state)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What to write."""
+        return [
+            (*name, held.job_id.bytes, held.fingerprint, optional_micros(held.until), micros(held.enqueued_at))
+            for name, held in self._taken.items()
+        ]
