@@ -31,10 +31,11 @@ def main() -> int:
             print(f"{asked.engine}: {made.version}, everything durable, events on")
         bench = EngineBench(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
         fleet.run(bench.run())
-    return _finish(bench.report, as_json=asked.json, check=asked.check)
+    return finish(bench.report, as_json=asked.json, check=asked.check)
 
 
-def _finish(report: Report, *, as_json: bool, check: bool) -> int:
+def finish(report: Report, *, as_json: bool, check: bool) -> int:
+    """Print what was asked for; the exit code: 1 when a check was asked for and a figure misses its target."""
     if as_json:
         print(report.as_json())
     for miss in report.misses if check else []:

@@ -87,7 +87,7 @@ class Stores:
 
 @contextlib.contextmanager
 def stores(kind: str, *, postgres_version: int | None = None) -> Iterator[Stores]:
-    """Stores of one kind: the newest PostgreSQL of this machine (or the asked one), a temporary folder otherwise."""
+    """Stores of one kind: on the newest PostgreSQL found (or the one asked for), or in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="ropeway-bench-") as folder, contextlib.ExitStack() as stack:
         server = None
         if kind == "postgres":

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from ropeway.engines.postgres import PostgresEngine
+from tests.engines.pg_kit import migrated
 
 _EMPTY = """
 DELETE FROM ropeway.jobs; DELETE FROM ropeway.archive; DELETE FROM ropeway.events; DELETE FROM ropeway.grants;
@@ -18,21 +18,9 @@ DROP SCHEMA public CASCADE; CREATE SCHEMA public;
 """
 
 
-def _migrated(url: str) -> str:
-    async def migrate() -> None:
-        engine = PostgresEngine(url, days_ahead=1)
-        try:
-            await engine.migrations.up()
-        finally:
-            await engine.close()
-
-    asyncio.run(migrate())
-    return url
-
-
 @pytest.fixture(scope="session")
 def _shared_database(make_postgres_database: Any) -> str:
-    return _migrated(make_postgres_database())
+    return migrated(make_postgres_database())
 
 
 @pytest.fixture
@@ -54,4 +42,4 @@ def database(_shared_database: str) -> str:
 @pytest.fixture
 def fresh_database(make_postgres_database: Any) -> str:
     """URL of a migrated database of this test's own, to be spoiled."""
-    return _migrated(make_postgres_database())
+    return migrated(make_postgres_database())

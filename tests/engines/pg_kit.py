@@ -24,6 +24,20 @@ async def opened(url: str, rules: EngineRules = EngineRules(), **options: Any) -
         yield engine
 
 
+def migrated(url: str) -> str:
+    """That database, with Ropeway's schema in it."""
+
+    async def migrate() -> None:
+        engine = PostgresEngine(url, days_ahead=1)
+        try:
+            await engine.migrations.up()
+        finally:
+            await engine.close()
+
+    asyncio.run(migrate())
+    return url
+
+
 @asynccontextmanager
 async def connected(url: str, *, times: int = 1) -> AsyncIterator[Any]:
     """A connection of someone else; several as a list."""

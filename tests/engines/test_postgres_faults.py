@@ -39,7 +39,7 @@ from ropeway.testing.conformance.kit import (
     nothing_changes,
     state_of,
 )
-from tests.engines.pg_kit import connected, eventually, opened, waiting_for_lock
+from tests.engines.pg_kit import connected, eventually, migrated, opened, waiting_for_lock
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +56,7 @@ def own_server() -> Iterator[PrivatePostgres]:
 @pytest.fixture
 def own_database(own_server: PrivatePostgres) -> str:
     """A migrated database on that server."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    url = own_server.create_database(name)
-
-    async def migrate() -> None:
-        engine = PostgresEngine(url, days_ahead=1)
-        await engine.migrations.up()
-        await engine.close()
-
-    asyncio.run(migrate())
-    return url
+    return migrated(own_server.create_database(f"t{uuid.uuid4().hex[:12]}"))
 
 
 async def refusal_of(url: str, **options: Any) -> ConfigurationError:

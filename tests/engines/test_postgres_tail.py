@@ -34,10 +34,9 @@ class Reader:
         return len(page.events)
 
     async def read_all(self, limit: int) -> None:
-        """To the end: a full step may end with an empty page, the log itself ends with two."""
-        empty = 0
-        while empty < 2:
-            empty = 0 if await self.read(limit) else empty + 1
+        """To the end: an empty page says so."""
+        while await self.read(limit):
+            pass
 
     def check(self, expected: Counter[UUID]) -> None:
         assert Counter(event.job_id for event in self.events) == expected

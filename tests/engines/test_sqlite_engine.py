@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from devtools.waiting import wait_until
-from ropeway.core.errors import ConfigurationError, Unavailable
+from ropeway.core.errors import ConfigurationError, Indeterminate, Unavailable
 from ropeway.core.job import NewJob
 from ropeway.core.outcome import Done
 from ropeway.core.states import TERMINAL_STATES, CancelReason, DeadReason, EventName, State
@@ -371,6 +371,33 @@ class TestBrokenTransactions:
             await in_transaction(engine, "PRAGMA max_page_count = 1000000")
             await engine.enqueue([JOB])
             assert await _number(engine, "events") == 1
+
+    async def test_a_disk_that_fails_during_the_commit_leaves_it_open(self, file: Path) -> None:
+        class Failing:
+            """A connection whose commit cannot be synced."""
+
+            def __init__(self, db: sqlite3.Connection) -> None:
+                self._db = db
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._db, name)
+
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                if statement != "COMMIT":
+                    return self._db.execute(statement, *parameters)
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+                raise error
+
+        async with SqliteEngine(file) as engine:
+            writer = engine._writer
+            assert writer is not None
+            whole, writer._db = writer._db, Failing(writer._db)  # type: ignore[assignment]
+            with pytest.raises(Indeterminate, match="disk failed during the commit"):
+                await engine.enqueue([JOB])
+            writer._db = whole
+            await engine.enqueue([JOB])
+            assert await _number(engine, "jobs") == 1
 
     async def test_another_programs_lock_is_told(self, file: Path) -> None:
         async with SqliteEngine(file) as engine:

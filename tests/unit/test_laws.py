@@ -59,7 +59,15 @@ SOUND: dict[str, tuple[Entry, ...]] = {
         ("started", 3),
         ("dlq", 3, {"reason": "max_attempts"}),
     ),
-    "given back": (*RUN, ("released", 1), ("started", 2), ("snoozed", 2, DUE), ("started", 3), ("released", 3), ("started", 4)),
+    "given back": (
+        *RUN,
+        ("released", 1),
+        ("started", 2),
+        ("snoozed", 2, DUE),
+        ("started", 3),
+        ("released", 3),
+        ("started", 4),
+    ),
     "crashing": (
         *RUN,
         ("reclaimed", 1, LOST),
@@ -87,7 +95,15 @@ BROKEN: dict[str, tuple[str, tuple[Entry, ...]]] = {
     "ended as another attempt": ("C6", (*RUN, ("completed", 2))),
     "one attempt too many": (
         "C6",
-        (*RUN, ("failed", 1, FAILED), ("started", 2), ("failed", 2, FAILED), ("started", 3), ("failed", 3, FAILED), ("started", 4)),
+        (
+            *RUN,
+            ("failed", 1, FAILED),
+            ("started", 2),
+            ("failed", 2, FAILED),
+            ("started", 3),
+            ("failed", 3, FAILED),
+            ("started", 4),
+        ),
     ),
     "two runs at once": ("C7", (*RUN, ("started", 2))),
     "no cause": ("C8", (*RUN, ("rescheduled", 1, DUE))),
@@ -99,7 +115,14 @@ BROKEN: dict[str, tuple[str, tuple[Entry, ...]]] = {
     "an ack undone": ("C18", (*RUN, ("completed", 1), ("retried", 1))),
     "reclaimed for ever": (
         "C19",
-        (*RUN, ("reclaimed", 1, LOST), ("started", 2), ("reclaimed", 2, LOST), ("started", 3), ("reclaimed", 3, LOST)),
+        (
+            *RUN,
+            ("reclaimed", 1, LOST),
+            ("started", 2),
+            ("reclaimed", 2, LOST),
+            ("started", 3),
+            ("reclaimed", 3, LOST),
+        ),
     ),
     "crash limit too early": ("C19", (*RUN, ("dlq", 1, {"reason": "crash_limit", **LOST}))),
 }

@@ -54,11 +54,16 @@ class PostgresTailing(PostgresStore):
             raise PositionExpired(
                 "the event log no longer reaches back that far", hint="start again from the oldest kept event"
             )
-        if at.upto is None:
-            (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
-            at = Position(at.seen, at.seen_high, end["snapshot"], end["high"], 0)
         events: list[Event] = []
-        while at.upto is not None and len(events) < limit:
+        looked = False
+        while len(events) < limit:
+            if at.upto is None:
+                # One new snapshot per call: an empty page says that the log was read to its end.
+                if looked:
+                    break
+                looked = True
+                (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
+                at = Position(at.seen, at.seen_high, end["snapshot"], end["high"], 0)
             at, found = await self._step(at, limit - len(events), max(pruned, 0))
             events += [event for event in found if tenant is None or event.tenant == tenant]
         return EventPage(events, _encode(at))

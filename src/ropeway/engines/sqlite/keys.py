@@ -35,6 +35,9 @@ class Keys(NamedTuple):
     window: float
 
 
+Taken = dict[KeyName, Held]
+
+
 def keys_of(job: NewJob, tenant: str, window: float) -> Keys | None:
     """Worked out before anyone waits for the job; None for most jobs."""
     if job.idempotency_key is None and job.unique is None:
@@ -54,8 +57,8 @@ class KeyRing:
 
     def __init__(self, db: sqlite3.Connection, now: int, asked: Iterable[Keys]) -> None:
         self._now = now
-        self._held: dict[KeyName, Held] = {}
-        self._taken: dict[KeyName, Held] = {}
+        self._held: Taken = {}
+        self._taken: Taken = {}
         by_tenant: dict[str, list[KeyName]] = {}
         for keys in asked:
             for name in (keys.idempotency, keys.unique):
@@ -73,34 +76,29 @@ class KeyRing:
                 uuid_from_bytes(job_id), fingerprint, optional_moment(until), moment(since), state
             )
 
-    def branch(self) -> KeyRing:
-        """A ring for one call: what it takes counts only once it is merged, so that a refused call takes none."""
-        branch = object.__new__(KeyRing)
-        branch._now = self._now
-        branch._held = {**self._held, **self._taken} if self._taken else self._held
-        branch._taken = {}
-        return branch
-
-    def merge(self, branch: KeyRing) -> None:
-        self._taken.update(branch._taken)
-
-    def known(self, job: NewJob, keys: Keys) -> Enqueued | None:
-        """The earlier job that answers for this one. Raises IdempotencyMismatch."""
+    def known(self, job: NewJob, keys: Keys, mine: Taken) -> Enqueued | None:
+        """The earlier job that answers for this one: stored, of another call, or of `mine`. Raises
+        IdempotencyMismatch."""
+        now = moment(self._now)
         return known_by_keys(
-            job, keys.fingerprint, moment(self._now), self._holder(keys.idempotency), self._holder(keys.unique)
+            job, keys.fingerprint, now, self._holder(keys.idempotency, mine), self._holder(keys.unique, mine)
         )
 
-    def _holder(self, name: KeyName | None) -> Held | None:
-        return None if name is None else self._taken.get(name) or self._held.get(name)
+    def _holder(self, name: KeyName | None, mine: Taken) -> Held | None:
+        return None if name is None else mine.get(name) or self._taken.get(name) or self._held.get(name)
 
-    def take(self, job: NewJob, keys: Keys, id: UUID, state: State) -> None:
-        """The keys stand for a new job now; later jobs of the flush are answered with it."""
+    def take(self, job: NewJob, keys: Keys, id: UUID, state: State, mine: Taken) -> None:
+        """The keys stand for a new job; for other calls only once `mine` is kept, as a refused call has none."""
         now = moment(self._now)
         if keys.idempotency is not None:
-            self._taken[keys.idempotency] = Held(id, keys.fingerprint, key_until(now, keys.window), now, state)
+            mine[keys.idempotency] = Held(id, keys.fingerprint, key_until(now, keys.window), now, state)
         if keys.unique is not None and job.unique is not None:
             until = moment(self._now + seconds(job.unique.within or 0.0))
-            self._taken[keys.unique] = Held(id, b"", until, now, state)
+            mine[keys.unique] = Held(id, b"", until, now, state)
+
+    def keep(self, mine: Taken) -> None:
+        """What a call took is the flush's: its later calls are answered with it."""
+        self._taken |= mine
 
     def rows(self) -> list[tuple[Any, ...]]:
         """What to write."""

@@ -139,9 +139,14 @@ class Database(NamedTuple):
                 )
 
 
+def primary_code(error: BaseException) -> int:
+    """SQLite's primary result code; 0 for errors that Python's module raised by itself."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
 def opening_error(path: Path, error: sqlite3.Error) -> EngineError:
     """What SQLite said while a file was opened, in words that tell what to do."""
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    code = primary_code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return ConfigurationError(f"{path} is not a SQLite database", hint="it was left as it is")
     if code == sqlite3.SQLITE_CORRUPT:

@@ -79,4 +79,5 @@ class Readers:
         try:
             return question(db)
         finally:
-            db.execute("COMMIT")
+            if db.in_transaction:
+                db.execute("COMMIT")

@@ -87,7 +87,7 @@ class SqliteStore:
         """Finish what was asked for, then let go of the file."""
         writer, readers = self._writer, self._readers
         self._writer = self._readers = None
-        self.signals.close()
+        await asyncio.to_thread(self.signals.close)
         if writer is not None and readers is not None:
             await asyncio.to_thread(readers.close)
             await asyncio.to_thread(writer.close)

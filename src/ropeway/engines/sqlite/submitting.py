@@ -13,7 +13,7 @@ from ropeway.core.states import State
 from ropeway.engines.batching import check_batch
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.sqlfile import statements
-from ropeway.engines.sqlite.keys import KeyRing, Keys, keys_of
+from ropeway.engines.sqlite.keys import KeyRing, Keys, Taken, keys_of
 from ropeway.engines.sqlite.rows import micros, seconds, text
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction
@@ -78,17 +78,17 @@ class _Batch:
 
     def add_keyed(self, call: Submission, keys: Sequence[Keys | None], ids: Sequence[UUID]) -> list[Enqueued]:
         """Add what no key keeps out. Everything is decided before anything is added: all or none."""
-        ring = self._ring.branch()
+        mine: Taken = {}
         known: list[Enqueued | None] = []
         for index, (job, of_job) in enumerate(zip(call.jobs, keys, strict=True)):
             try:
-                known.append(None if of_job is None else ring.known(job, of_job))
+                known.append(None if of_job is None else self._ring.known(job, of_job, mine))
             except IdempotencyMismatch as error:
                 error.index = index
                 raise
             if of_job is not None and known[-1] is None:
-                ring.take(job, of_job, ids[index], self._state(job))
-        self._ring.merge(ring)
+                self._ring.take(job, of_job, ids[index], self._state(job), mine)
+        self._ring.keep(mine)
         return [
             answer or self.add(call.tenant, job, id) for answer, job, id in zip(known, call.jobs, ids, strict=True)
         ]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ropeway.core.errors import EngineError, Indeterminate, RopewayError, Unavailable
 from ropeway.engines.sqlite.answering import Answer, check_process, deliver
-from ropeway.engines.sqlite.opening import Database
+from ropeway.engines.sqlite.opening import Database, primary_code
 from ropeway.engines.sqlite.rows import micros
 from ropeway.engines.sqlite.signalling import Lane
 from ropeway.engines.sqlite.turnstile import Turnstile
@@ -93,6 +93,7 @@ class Writer:
         self._turnstile = turnstile
         self._clock = clock
         self._wake = wake
+        self._woken: set[Lane] = set()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._process = os.getpid()
         self._closed = False
@@ -121,6 +122,9 @@ class Writer:
             calls, more = self._gather()
             if calls:
                 deliver(self._flush(calls))
+                if self._woken:
+                    self._wake(self._woken)
+                    self._woken = set()
         self._db.close()
         self._turnstile.close()
 
@@ -175,8 +179,8 @@ class Writer:
             self._commit()
         finally:
             self._turnstile.leave()
-        if tx.woken:
-            self._wake(tx.woken)
+        # Nothing may fail between the commit and the answers: calls that fail are done again.
+        self._woken |= tx.woken
         return answers
 
     def _check_file(self) -> None:
@@ -192,8 +196,7 @@ class Writer:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            code = (error.sqlite_errorcode or 0) & 0xFF
-            if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT):
+            if primary_code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT):
                 # The log may hold the whole transaction although its sync failed.
                 raise Indeterminate(f"the disk failed during the commit: {error}") from error
             raise
@@ -206,16 +209,12 @@ class Writer:
 
 def _belongs_to_a_call(error: Exception) -> bool:
     """Whether an error comes from what one call asked for, rather than from the state of the store."""
-    if not isinstance(error, sqlite3.Error):
-        return False
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    return code in (
-        sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-        sqlite3.SQLITE_TOOBIG,
-        0,
-    )
+    return isinstance(error, sqlite3.Error) and primary_code(error) in _OF_A_CALL
+
+
+_OF_A_CALL = frozenset(
+    {0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG}
+)
 
 
 def _store_error(error: Exception) -> EngineError:
@@ -227,7 +226,7 @@ def _store_error(error: Exception) -> EngineError:
 
 def unavailable(error: Exception) -> Unavailable:
     """SQLite's own words for why nothing can be done now."""
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    code = primary_code(error)
     if code == sqlite3.SQLITE_FULL:
         return Unavailable("the disk is full", hint="nothing was stored; make room and try again")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -288,3 +288,146 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END $$;
+
+-- The questions that go with the verbs. They are functions for the same reason: a session that planned them as plain
+-- statements while the table was empty and truncated kept a sequential scan for each job.
+
+-- How long the oldest due job of each lane and priority has waited; from the cursor, like the claim.
+CREATE FUNCTION {schema}.waits(
+    p_tenant text, p_queues text[], p_priorities smallint[], p_at timestamptz[], p_seq bigint[]
+) RETURNS TABLE (queue text, priority smallint, waited double precision)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := {now};
+BEGIN
+    RETURN QUERY
+    SELECT lane.queue, lane.priority, extract(epoch FROM v_now - x.run_at)::double precision
+    FROM unnest(p_queues, p_priorities, p_at, p_seq) AS lane (queue, priority, at, seq)
+    CROSS JOIN LATERAL (
+        SELECT c.run_at FROM {schema}.jobs c
+        WHERE c.tenant = p_tenant AND c.queue = lane.queue AND c.queue <> '' AND c.priority = lane.priority
+          AND (c.run_at, c.seq) >= (lane.at, lane.seq) AND c.run_at <= v_now
+          AND c.lease_token IS NULL AND (c.expires_at IS NULL OR c.expires_at > v_now OR c.attempts > 0)
+        ORDER BY c.run_at, c.seq LIMIT 1
+    ) x;
+END $$;
+
+-- Seconds until the next free job of these queues is due; NULL when none is known.
+CREATE FUNCTION {schema}.next_due(p_tenant text, p_queues text[]) RETURNS double precision
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now timestamptz := {now};
+    v_next timestamptz;
+BEGIN
+    SELECT min(x.run_at) INTO v_next
+    FROM unnest(p_queues) AS lane (queue)
+    CROSS JOIN generate_series(1, 9) AS p (priority)
+    CROSS JOIN LATERAL (
+        SELECT c.run_at FROM {schema}.jobs c
+        WHERE c.tenant = p_tenant AND c.queue = lane.queue AND c.queue <> '' AND c.priority = p.priority::smallint
+          AND c.run_at > v_now AND c.lease_token IS NULL
+        ORDER BY c.run_at, c.seq LIMIT 1
+    ) x
+    WHERE NOT EXISTS (SELECT FROM {schema}.queues q WHERE q.tenant = p_tenant AND q.queue = lane.queue AND q.paused);
+    RETURN CASE WHEN v_next IS NOT NULL THEN greatest(0, extract(epoch FROM v_next - v_now)) END;
+END $$;
+
+-- What decisions need of each running job whose ticket is current.
+CREATE FUNCTION {schema}.facts(p_tenant text, p_ids uuid[], p_attempts integer[], p_tokens uuid[])
+RETURNS TABLE (
+    id uuid, attempts smallint, max_attempts smallint, failures smallint, lost smallint, retry text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT x.* FROM unnest(p_ids, p_attempts, p_tokens) AS t (id, attempt, token)
+    CROSS JOIN LATERAL (
+        SELECT c.id, c.attempts, c.max_attempts, c.failures, c.lost, c.retry FROM {schema}.jobs c
+        WHERE c.tenant = p_tenant AND c.id = t.id AND c.lease_token = t.token AND c.attempt = t.attempt LIMIT 1
+    ) x;
+END $$;
+
+-- The newest spent ticket of each job, live or ended.
+CREATE FUNCTION {schema}.last_tickets(p_tenant text, p_ids uuid[])
+RETURNS TABLE (id uuid, attempt integer, spent_token uuid, spent_verb text, state text)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT x.* FROM unnest(p_ids) AS t (id)
+    CROSS JOIN LATERAL (
+        SELECT c.id, c.attempt, c.spent_token, c.spent_verb, {schema}.job_state(c.tenant, c.id)
+        FROM {schema}.jobs c WHERE c.tenant = p_tenant AND c.id = t.id
+        UNION ALL
+        SELECT a.id, a.attempt, a.spent_token, a.spent_verb, a.state
+        FROM {schema}.archive a WHERE a.tenant = p_tenant AND a.id = t.id
+        LIMIT 1
+    ) x;
+END $$;
+
+-- The jobs that still carry the tokens of these grants, in the order in which they were accepted. One that is locked
+-- (its handler's own transaction is about to complete it) is left alone, and its grant with it.
+CREATE FUNCTION {schema}.held_jobs(p_tokens uuid[])
+RETURNS TABLE (
+    tenant text, id uuid, attempt integer, lease_token uuid, attempts smallint, max_attempts smallint,
+    failures smallint, lost smallint, retry text, seq bigint
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT x.* FROM {schema}.grants g
+    CROSS JOIN LATERAL unnest(g.job_ids) AS t (id)
+    CROSS JOIN LATERAL (
+        SELECT j.tenant, j.id, j.attempt, j.lease_token, j.attempts, j.max_attempts, j.failures, j.lost, j.retry,
+               j.seq
+        FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) x
+    WHERE g.token = ANY (p_tokens)
+    ORDER BY x.seq;
+END $$;
+
+-- Delete those of these grants that no job carries any more.
+CREATE FUNCTION {schema}.delete_grants(p_tokens uuid[]) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    DELETE FROM {schema}.grants g
+    WHERE g.token = ANY (p_tokens)
+      AND NOT EXISTS (
+          SELECT FROM unnest(g.job_ids) AS t (id)
+          CROSS JOIN LATERAL (
+              SELECT FROM {schema}.jobs j
+              WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
+          ) x
+      );
+END $$;
+
+-- Jobs that were not started in time, the longest overdue first.
+CREATE FUNCTION {schema}.overdue(p_limit integer) RETURNS TABLE (tenant text, id uuid)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := {now};
+BEGIN
+    RETURN QUERY
+    SELECT j.tenant, j.id FROM {schema}.jobs j
+    WHERE j.expires_at IS NOT NULL AND j.expires_at <= v_now AND j.lease_token IS NULL AND j.attempts = 0
+    ORDER BY j.expires_at LIMIT p_limit;
+END $$;

@@ -9,28 +9,10 @@ FOR UPDATE SKIP LOCKED
 SELECT token FROM {schema}.grants WHERE tenant = $1 AND owner = $2 FOR UPDATE
 
 -- name: held_jobs
--- The jobs that still carry the tokens of these grants, in the order in which they were accepted. One that is locked
--- (its handler's own transaction is about to complete it) is left alone, and its grant with it.
-SELECT x.* FROM {schema}.grants g
-CROSS JOIN LATERAL unnest(g.job_ids) AS t (id)
-CROSS JOIN LATERAL (
-    SELECT j.tenant, j.id, j.attempt, j.lease_token, j.attempts, j.max_attempts, j.failures, j.lost, j.retry, j.seq
-    FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token
-    LIMIT 1 FOR UPDATE SKIP LOCKED
-) x
-WHERE g.token = ANY ($1::uuid[])
-ORDER BY x.seq
+SELECT * FROM {schema}.held_jobs($1)
 
 -- name: delete_grants
--- Delete those of these grants that no job carries any more.
-DELETE FROM {schema}.grants g
-WHERE g.token = ANY ($1::uuid[])
-  AND NOT EXISTS (
-      SELECT FROM unnest(g.job_ids) AS t (id)
-      CROSS JOIN LATERAL (
-          SELECT FROM {schema}.jobs j WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
-      ) x
-  )
+SELECT {schema}.delete_grants($1)
 
 -- name: orphans
 -- Jobs that carry a token without a grant, looked for in one bounded stretch of the table.
@@ -47,9 +29,7 @@ SELECT c.tenant, c.id FROM {schema}.jobs c
 WHERE (c.tenant, c.id) > ($1, $2) ORDER BY c.tenant, c.id OFFSET $3 - 1 LIMIT 1
 
 -- name: overdue
-SELECT tenant, id FROM {schema}.jobs
-WHERE expires_at IS NOT NULL AND expires_at <= {now} AND lease_token IS NULL AND attempts = 0
-ORDER BY expires_at LIMIT $1
+SELECT * FROM {schema}.overdue($1)
 
 -- name: cancel_overdue
 SELECT * FROM {schema}.cancel_jobs($1, $2, 'expired', true, false)

@@ -14,6 +14,9 @@ SELECT j.place, j.id
 FROM {few} jobs AS j
 WHERE j.tenant = :tenant
 
+-- The pieces below narrow `jobs` and `places`; finding.py puts them together. What each filter means is said by
+-- `matches` in core/query.py.
+
 -- name: where_ids
 j.id IN (SELECT substr(:ids, 16 * asked.key + 1, 16) FROM json_each(:numbers) AS asked)
 
@@ -76,22 +79,25 @@ j.finished_at < :finished_before
 ({found}) AS few CROSS JOIN
 
 -- name: few_with_key
-SELECT place FROM jobs WHERE tenant = :tenant AND idempotency_key = :idempotency_key
+SELECT place FROM jobs INDEXED BY jobs_by_key WHERE tenant = :tenant AND idempotency_key = :idempotency_key
 
 -- name: few_free
-SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'free'
+SELECT place FROM jobs INDEXED BY jobs_free WHERE tenant = :tenant AND stage = 'free'
 
 -- name: few_leased
-SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'leased'
+SELECT place FROM jobs INDEXED BY jobs_leased WHERE tenant = :tenant AND stage = 'leased'
 
 -- name: few_succeeded
-SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'succeeded' AND finished_at IS NOT NULL
+SELECT place FROM jobs INDEXED BY jobs_ended
+WHERE tenant = :tenant AND stage = 'succeeded' AND finished_at IS NOT NULL
 
 -- name: few_dead
-SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'dead' AND finished_at IS NOT NULL
+SELECT place FROM jobs INDEXED BY jobs_ended
+WHERE tenant = :tenant AND stage = 'dead' AND finished_at IS NOT NULL
 
 -- name: few_cancelled
-SELECT place FROM jobs WHERE tenant = :tenant AND stage = 'cancelled' AND finished_at IS NOT NULL
+SELECT place FROM jobs INDEXED BY jobs_ended
+WHERE tenant = :tenant AND stage = 'cancelled' AND finished_at IS NOT NULL
 
 -- name: where_few
 j.place = few.place
@@ -140,15 +146,17 @@ ended (stage, queue) AS (
 )
 SELECT queue FROM free WHERE queue IS NOT NULL
 UNION SELECT queue FROM ended WHERE queue IS NOT NULL
-UNION SELECT queue FROM jobs WHERE stage = 'leased' AND tenant = :tenant
+UNION SELECT queue FROM jobs INDEXED BY jobs_leased WHERE stage = 'leased' AND tenant = :tenant
 UNION SELECT queue FROM queues WHERE tenant = :tenant AND paused
 ORDER BY 1
 
 -- name: paused
+-- The queues of a tenant that are paused.
 SELECT queue FROM queues WHERE tenant = :tenant AND paused
 
 -- name: count_running
-SELECT queue, count(*) FROM jobs WHERE stage = 'leased' AND tenant = :tenant GROUP BY queue
+-- How many jobs of each queue run. The planner would rather walk all jobs of the tenant than all running ones.
+SELECT queue, count(*) FROM jobs INDEXED BY jobs_leased WHERE stage = 'leased' AND tenant = :tenant GROUP BY queue
 
 -- name: count_ended
 -- One way to end, in one queue.
@@ -179,12 +187,14 @@ FROM (SELECT j.blockers, j.failures
 GROUP BY 1
 
 -- name: events_of
+-- The log of one job.
 SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail
 FROM events
 WHERE job_id = :id AND tenant = :tenant
 ORDER BY position
 
 -- name: tail
+-- The log of all jobs, from a position on.
 SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail,
        position
 FROM events
@@ -193,6 +203,7 @@ ORDER BY position
 LIMIT :limit
 
 -- name: tail_of_tenant
+-- The log of one tenant's jobs, from a position on.
 SELECT job_id, seq, event, state, tenant, type, queue, at, attempt, worker, run_at, priority, millis, error, detail,
        position
 FROM events

@@ -55,12 +55,14 @@ SET stage = 'leased', attempt = attempt + 1, attempts = attempts + 1, token = :t
 WHERE place IN (SELECT value FROM json_each(:places))
 
 -- name: log_started
+-- The events of the jobs that were started.
 INSERT INTO events (job_id, seq, event, state, tenant, type, queue, at, attempt, worker)
 SELECT j.id, j.event_seq, 'job.started', 'running', j.tenant, j.type, j.queue, j.updated_at, j.attempt, j.worker
 FROM json_each(:places) AS started
 CROSS JOIN jobs AS j ON j.place = started.value
 
 -- name: insert_grant
+-- One lease call holds its jobs.
 INSERT INTO grants (token, tenant, owner, expires_at, lease_seconds)
 VALUES (:token, :tenant, :owner, :expires_at, :lease_seconds)
 
@@ -73,6 +75,7 @@ JOIN bodies AS b ON b.number = j.body
 WHERE j.tenant = :tenant AND j.id = :id AND j.stage = 'leased' AND j.token = :token AND j.attempt = :attempt
 
 -- name: extend_grant
+-- A heartbeat: the grant lives longer, never shorter.
 UPDATE grants SET expires_at = max(expires_at, :until) WHERE token = :token
 
 -- name: owned_grants
@@ -83,6 +86,7 @@ FROM grants
 WHERE owner = :owner AND tenant = :tenant
 
 -- name: end_grant
+-- A grant is over, whatever it held.
 DELETE FROM grants WHERE token = :token
 
 -- name: end_settled_grant

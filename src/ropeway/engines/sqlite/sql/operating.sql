@@ -21,23 +21,28 @@ WHERE place = :place
 RETURNING place, tenant, queue
 
 -- name: reschedule
+-- Another time, priority or queue; the place among equals stays.
 UPDATE jobs
 SET run_at = :run_at, priority = :priority, queue = :queue, updated_at = :now, event_seq = event_seq + 1
 WHERE place = :place
 
 -- name: delete_bodies
+-- Jobs go with everything they have: first what they were enqueued with ...
 DELETE FROM bodies WHERE number IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
 
 -- name: delete_results
+-- ... then what they brought ...
 DELETE FROM results WHERE body IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
 
 -- name: delete_jobs
--- After their bodies and results.
+-- ... then the jobs themselves; their events stay.
 DELETE FROM jobs WHERE place IN (SELECT value FROM json_each(:places))
 
 -- name: pause
+-- Claims pass a paused queue by.
 INSERT INTO queues (tenant, queue, paused) VALUES (:tenant, :queue, 1)
 ON CONFLICT (tenant, queue) DO UPDATE SET paused = 1
 
 -- name: resume
+-- A queue without a row is not paused.
 DELETE FROM queues WHERE tenant = :tenant AND queue = :queue

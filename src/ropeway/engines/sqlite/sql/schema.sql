@@ -12,7 +12,9 @@ CREATE TABLE IF NOT EXISTS migrations (
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'
 
 -- name: applied
+-- The migrations that the file has seen.
 SELECT number, checksum FROM migrations
 
 -- name: note_applied
+-- A migration was applied.
 INSERT INTO migrations (number, name, checksum, applied_at) VALUES (:number, :name, :checksum, :now)

@@ -29,7 +29,7 @@ SET stage = 'succeeded', finished_at = :now, updated_at = :now, spent_verb = 'ac
 WHERE place IN (SELECT value FROM json_each(:places))
 
 -- name: log_completed
--- Milliseconds are rounded half to even, as Python rounds them.
+-- The events of the acked jobs. Milliseconds are rounded half to even, as Python rounds them.
 INSERT INTO events (job_id, seq, event, state, tenant, type, queue, at, attempt, worker, millis)
 SELECT j.id, j.event_seq, 'job.completed', 'succeeded', j.tenant, j.type, j.queue, j.finished_at, j.attempt,
        j.worker,
@@ -38,6 +38,7 @@ FROM json_each(:places) AS acked
 CROSS JOIN jobs AS j ON j.place = acked.value
 
 -- name: insert_result
+-- What an ack brought.
 INSERT INTO results (body, result, sanitized, too_large)
 SELECT body, ?2, ?3, ?4 FROM jobs WHERE place = ?1
 
@@ -75,6 +76,7 @@ CROSS JOIN jobs AS j
   ON j.tenant = :tenant AND j.id = substr(:ids, 16 * asked.key + 1, 16)
 
 -- name: set_progress
+-- How far a running job is; under the fence, without an event.
 UPDATE jobs
 SET progress = :progress
 WHERE tenant = :tenant AND id = :id AND stage = 'leased' AND token = :token AND attempt = :attempt

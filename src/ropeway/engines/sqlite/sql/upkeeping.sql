@@ -1,7 +1,9 @@
 -- name: any_expired_grant
+-- Whether there is anything to rescue.
 SELECT 1 FROM grants WHERE expires_at <= :now LIMIT 1
 
 -- name: expired_grants
+-- Grants whose owners were not heard of in time.
 SELECT token FROM grants WHERE expires_at <= :now ORDER BY expires_at
 
 -- name: orphaned_tokens
@@ -40,6 +42,7 @@ LIMIT :limit
 SELECT position, at FROM events ORDER BY position LIMIT :limit
 
 -- name: delete_events
+-- The head of the log goes.
 DELETE FROM events WHERE position <= :position
 
 -- name: old_keys

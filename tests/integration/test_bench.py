@@ -1,0 +1,66 @@
+"""The benchmark measures and reports; how fast it found things to be never decides a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import finish
+from bench.figures import Figure, Report
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+def test_a_quick_run_prints_every_figure_as_json(engine: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bench",
+            "engine",
+            "--engine",
+            engine,
+            "--quick",
+            "--json",
+            "--only",
+            "enqueue,drain",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["engine"] == engine
+    assert report["version"]
+    names = {figure["name"] for figure in report["figures"]}
+    assert {"bulk enqueue", "bulk enqueue, keyed", "single enqueue, 200 callers"} <= names
+    assert {f"drain, batch {batch}, 1 process" for batch in (1, 10, 100, 500)} <= names
+    assert all(figure["value"] > 0 for figure in report["figures"])
+
+
+@pytest.mark.parametrize(
+    ("figure", "ok"),
+    [
+        (Figure("a", 10, "jobs/s", target=10), True),
+        (Figure("a", 9.99, "jobs/s", target=10), False),
+        (Figure("a", 1.5, "times", target=1.5, at_most=True), True),
+        (Figure("a", 1.51, "times", target=1.5, at_most=True), False),
+        (Figure("a", 0, "jobs/s"), True),
+    ],
+)
+def test_check_exits_1_and_names_what_misses_its_target(
+    figure: Figure, ok: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report("memory", "memory", [figure])
+    assert figure.ok is ok
+    assert finish(report, as_json=False, check=True) == (0 if ok else 1)
+    assert ("missed: a:" in capsys.readouterr().err) is not ok
+    assert finish(report, as_json=False, check=False) == 0
