@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from ropeway.core.lease import Lease
+
 #: Grants remembered at most; a forgotten one simply expires, and the rescuer removes it.
 MEMORY = 20_000
 
@@ -13,21 +15,33 @@ class GrantBook:
     """Outstanding jobs per grant. A grant whose jobs all have a known answer is deleted by a later statement."""
 
     def __init__(self) -> None:
-        self._open: dict[UUID, set[UUID]] = {}
+        self._open: dict[UUID, tuple[str, dict[UUID, int]]] = {}
         self._ended: list[UUID] = []
 
-    def opened(self, token: UUID, ids: Iterable[UUID]) -> None:
+    def opened(self, token: UUID, tenant: str, attempts: dict[UUID, int]) -> None:
+        """A grant was made for these jobs, each with its attempt."""
         if len(self._open) >= MEMORY:
             del self._open[next(iter(self._open))]
-        self._open[token] = set(ids)
+        self._open[token] = (tenant, attempts)
 
-    def answered(self, token: UUID, id: UUID) -> None:
-        """The store has said what became of this job under this grant."""
-        waiting = self._open.get(token)
-        if waiting is None:
+    def answered(self, tenant: str, lease: Lease) -> None:
+        """The store has said what became of this ticket. A ticket that is not one of ours says nothing."""
+        held = self._open.get(lease.token)
+        if held is None or held[0] != tenant or held[1].get(lease.job_id) != lease.attempt:
             return
-        waiting.discard(id)
-        if not waiting:
+        del held[1][lease.job_id]
+        self._end_if_empty(lease.token)
+
+    def told(self, token: UUID, revoked: Iterable[UUID]) -> None:
+        """The worker was told that these jobs are revoked: nothing more will come for them."""
+        held = self._open.get(token)
+        if held is not None:
+            for id in revoked:
+                held[1].pop(id, None)
+            self._end_if_empty(token)
+
+    def _end_if_empty(self, token: UUID) -> None:
+        if not self._open[token][1]:
             del self._open[token]
             self._ended.append(token)
 

@@ -129,12 +129,16 @@ class PostgresInspecting(PostgresStore):
         for queue in sorted(names if queues is None else names & set(queues)):
             counts = dict(ended.get(queue, {}))
             bound = cap * len(LIVE_STATES) + 1
+            oldest: float | None = None
             if queue in live:
                 rows = await self._read("live_counts", tenant, queue, bound)
                 counts.update((State(row["state"]), row["number"]) for row in rows)
+                oldest = next((row["oldest"] for row in rows if row["state"] == State.QUEUED), None)
             seen = sum(number for state, number in counts.items() if state in LIVE_STATES)
             capped = any(number > cap for number in counts.values()) or seen >= bound or scanned >= ENDED_SCAN
-            oldest = await self.reads.value(self.sql("inspecting", "oldest_age"), tenant, queue, writes=False)
+            if seen >= bound:
+                first = await self.reads.value(self.sql("inspecting", "first_age"), tenant, queue, writes=False)
+                oldest = max((age for age in (oldest, first) if age is not None), default=None)
             stats.append(
                 QueueStats(
                     queue=queue,

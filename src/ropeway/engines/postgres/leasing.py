@@ -76,8 +76,10 @@ class PostgresLeasing(PostgresStore):
         stale = self.orders.stale(tenant, queues)
         if not stale:
             return
+        # A job that came back to its old place waits behind the cursor: where a sweep may be, look from the start.
+        sweep = self.cursors.due(tenant, stale, short=True)
         lanes = [(queue, priority) for queue in stale for priority in range(1, 10)]
-        starts = [self.cursors.start(tenant, *lane) for lane in lanes]
+        starts = [START if lane[0] in sweep else self.cursors.start(tenant, *lane) for lane in lanes]
         rows = await self.claims.fetch(
             self.sql("leasing", "waits"),
             tenant,
@@ -128,7 +130,7 @@ class PostgresLeasing(PostgresStore):
             self.cursors.swept(tenant, sweep, took, again=stragglers and len(rows) > 0)
         if not rows:
             return []
-        self.grants.opened(token, [row[_ID] for row in rows])
+        self.grants.opened(token, tenant, {row[_ID]: row[_ATTEMPT] for row in rows})
         rows = _in_lane_order(rows, lanes)
         locked_until = rows[0][_STARTED_AT] + timedelta(seconds=lease_seconds)
         leased = []
@@ -176,7 +178,7 @@ class PostgresLeasing(PostgresStore):
         for settlement, answer in zip(settlements, answers, strict=True):
             # An outcome that was refused for what it says is no answer: the job still runs under its grant.
             if not isinstance(answer, InputError):
-                self.grants.answered(settlement.lease.token, settlement.lease.job_id)
+                self.grants.answered(tenant, settlement.lease)
         return answers
 
     async def settle_in(
@@ -319,7 +321,7 @@ class PostgresLeasing(PostgresStore):
             if row["expires_in"] is None:
                 answers.append(settling.refusal(lease, tickets.get(lease.job_id)))
             else:
-                self._told(lease.token, row["revoked"])
+                self.grants.told(lease.token, row["revoked"])
                 answers.append(Beat(row["expires_in"], tuple(row["revoked"])))
         return answers
 
@@ -333,17 +335,12 @@ class PostgresLeasing(PostgresStore):
         if not rows:
             return None
         for row in rows:
-            self._told(row["token"], row["revoked"])
+            self.grants.told(row["token"], row["revoked"])
         working = [row for row in rows if not row["done"]] or rows
         return Beat(
             expires_in=min(row["expires_in"] for row in working),
             revoked=tuple(id for row in rows for id in row["revoked"]),
         )
-
-    def _told(self, token: UUID, revoked: Sequence[UUID]) -> None:
-        """A worker that was told of a revoked job has its answer: nothing more will come for it."""
-        for id in revoked:
-            self.grants.answered(token, id)
 
     async def end_grants(
         self,

@@ -112,6 +112,16 @@ class PostgresSubmitting(PostgresStore):
 
         Whoever asked for that key waits elsewhere (`_wait_for_keys`), not in everybody's flush.
         """
+        # Callers that ask for the same key go one after the other: each is compared with what is stored by then.
+        firsts, repeats = _within_batch(batch)
+        if repeats:
+            later = [submission for submission in batch if submission.id in repeats]
+            answered = {
+                submission.id: answer
+                for part in (firsts, later)
+                for submission, answer in zip(part, await self._flush_keyed(part), strict=True)
+            }
+            return [answered[submission.id] for submission in batch]
         if len(batch) > 1:
             try:
                 return await self._insert_keyed(batch, all_or_none=False, lock_timeout=FLUSH_LOCK_TIMEOUT)
@@ -150,11 +160,11 @@ class PostgresSubmitting(PostgresStore):
     ) -> list[Enqueued | Exception]:
         firsts, repeats = _within_batch(batch)
         refused = next((r for r in repeats.values() if isinstance(r, IdempotencyMismatch)), None)
-        if refused is not None and all_or_none:
-            raise refused
         arrays = (*insert_arrays(firsts), False, *self._keys(firsts), all_or_none)
         rows = await self.with_partitions(
-            lambda: self._keyed_transaction(channel or self.keyed, arrays, lock_timeout, batch)
+            lambda: self._keyed_transaction(
+                channel or self.keyed, arrays, lock_timeout, batch, refused if all_or_none else None
+            )
         )
         now = next((row["at"] for row in rows if row["job_id"] is None), None)
         known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
@@ -175,20 +185,31 @@ class PostgresSubmitting(PostgresStore):
         return answers
 
     async def _keyed_transaction(
-        self, channel: Channel, arrays: tuple[Any, ...], lock_timeout: float, batch: Sequence[Submission]
+        self,
+        channel: Channel,
+        arrays: tuple[Any, ...],
+        lock_timeout: float,
+        batch: Sequence[Submission],
+        refused: IdempotencyMismatch | None,
     ) -> list[asyncpg.Record]:
+        """Insert in one transaction. `refused` is what the batch is refused for by itself, unless an earlier job of
+        it is refused for a key that is stored."""
         try:
             async with channel.transaction() as connection:
                 await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout * 1000:.0f}ms'")
-                return await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
+                rows = await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
+                if refused is not None:
+                    raise refused
+                return rows
         except Unavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
                 raise _in_flight() from error
             raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == "RW422":
-                ids = [str(submission.id) for submission in batch]
-                raise mismatch(ids.index(str(error.detail))) from None
+                index = [str(submission.id) for submission in batch].index(str(error.detail))
+                earlier = refused is not None and refused.index is not None and refused.index < index
+                raise refused if earlier and refused is not None else mismatch(index) from None
             raise
 
     def _keys(self, batch: Sequence[Submission]) -> tuple[list[Any], ...]:

@@ -80,7 +80,8 @@ BEGIN
     WITH claimed AS (
         UPDATE {schema}.jobs j
         SET attempt = j.attempt + 1, attempts = j.attempts + 1, event_seq = j.event_seq + 1,
-            lease_token = p_token, worker = p_worker, started_at = v_now, updated_at = v_now, progress = NULL
+            lease_token = p_token, worker = p_worker, started_at = v_now, updated_at = v_now, progress = NULL,
+            spent_token = NULL, spent_verb = NULL
         WHERE j.ctid = ANY (ARRAY(
             SELECT x.ctid
             FROM unnest(p_queues, p_priorities, p_at, p_seq) AS lane (queue, priority, at, seq)

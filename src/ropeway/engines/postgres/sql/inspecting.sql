@@ -38,10 +38,10 @@ SELECT queue FROM walk WHERE queue IS NOT NULL
 SELECT queue FROM {schema}.queues WHERE tenant = $1 AND paused
 
 -- name: live_counts
--- Live jobs of one queue by state, counted no further than a bound.
-SELECT x.state, count(*) AS number
+-- Live jobs of one queue by state, and the age of the oldest of each, looked at no further than a bound.
+SELECT x.state, count(*) AS number, extract(epoch FROM {now} - min(x.created_at))::double precision AS oldest
 FROM (
-    SELECT CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
+    SELECT j.created_at, CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
                 WHEN j.run_at > (SELECT {now}) THEN CASE WHEN j.failures > 0 THEN 'retrying' ELSE 'scheduled' END
                 ELSE 'queued' END AS state
     FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue = $2 AND j.queue <> '' LIMIT $3
@@ -54,8 +54,8 @@ SELECT x.queue, x.state, count(*) AS number
 FROM (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 LIMIT $2) x
 GROUP BY x.queue, x.state
 
--- name: oldest_age
--- The age of the oldest of the jobs that are first in line, one per priority.
+-- name: first_age
+-- The age of the oldest of the jobs that are first in line, one per priority: for a backlog beyond that bound.
 SELECT extract(epoch FROM {now} - min(x.created_at))::double precision
 FROM generate_series(1, 9) AS p (priority)
 CROSS JOIN LATERAL (
