@@ -185,6 +185,7 @@ class TestDroppingPartitions:
             for each in leased:
                 if pruning.done():
                     break
+                assert not await _parent_wanted(connection), "everyone would have to wait behind the detach"
                 await ack(engine, each)
                 assert await state_of(engine, each.job.id) is State.SUCCEEDED
                 finished += 1
@@ -279,5 +280,15 @@ async def _detaching(connection: asyncpg.Connection) -> bool:
         await connection.fetchval(
             """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
                AND query LIKE '%DETACH%' AND wait_event_type = 'Lock'"""
+        )
+    )
+
+
+async def _parent_wanted(connection: asyncpg.Connection) -> bool:
+    """Whether someone wants, or has, a whole partitioned table for itself."""
+    return bool(
+        await connection.fetchval(
+            """SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+               WHERE l.mode = 'AccessExclusiveLock' AND c.relkind = 'p'"""
         )
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
+from ropeway.core.decide import JobFacts, decide
 from ropeway.core.job import Progress
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
@@ -22,7 +23,7 @@ from ropeway.core.payload import clean_result
 from ropeway.engines.choosing import PriorityOrders
 from ropeway.engines.postgres import PostgresEngine
 from ropeway.engines.protocol import Beat, Leased, Settled, Settlement
-from ropeway.engines.settling import Completion
+from ropeway.engines.settling import Change, Completion
 from ropeway.runtime import ids
 from ropeway.testing.conformance.kit import BOOM, lease_some, new_job, worker
 from tests.engines.pg_kit import connected, eventually, opened
@@ -96,6 +97,9 @@ async def make_plans(engine: PostgresEngine) -> None:
         await engine.lease(["default"], BATCH, worker())
         for outcome in _OUTCOMES:
             await engine.settle([Settlement(lease, outcome)])
+        for outcome in _OUTCOMES[1:]:
+            move = decide(JobFacts(1, 5, 0, 0, None), outcome, 0.0, engine.rules.decisions)
+            assert await engine.apply("default", [Change(lease, move)]) == [None]
         await engine.heartbeat([lease])
         await engine.heartbeat_owner(ids.token())
         await engine.progress([(lease, Progress(1))])

@@ -127,7 +127,9 @@ class PostgresLeasing(PostgresStore):
         took = time.monotonic() - began
         stragglers = self._note_positions(tenant, rows)
         if sweep:
-            self.cursors.swept(tenant, sweep, took, again=stragglers and len(rows) > 0)
+            reached = _reached(rows, queues) if len(rows) == count else queues
+            swept = [queue for queue in reached if queue in sweep]
+            self.cursors.swept(tenant, swept, took, again=stragglers)
         if not rows:
             return []
         self.grants.opened(token, tenant, {row[_ID]: row[_ATTEMPT] for row in rows})
@@ -359,6 +361,12 @@ def _tickets(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]
         [lease.attempt for lease in leases],
         [lease.token for lease in leases],
     )
+
+
+def _reached(rows: Sequence[asyncpg.Record], queues: Sequence[str]) -> Sequence[str]:
+    """The queues that a claim which came back full has looked at: up to the last one that gave a job."""
+    gave = {row[_QUEUE] for row in rows}
+    return queues[: max(place for place, queue in enumerate(queues, 1) if queue in gave)]
 
 
 def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]]) -> list[asyncpg.Record]:

@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from ropeway.core.errors import IdempotencyMismatch, KeyInFlight, RopewayError, Unavailable
+from ropeway.core.errors import KeyInFlight, RopewayError, Unavailable
 from ropeway.core.job import DEFAULT_TENANT, DEFAULT_TIMEOUT, NewJob
 from ropeway.core.states import State
 from ropeway.core.unique import KeyKind, unique_key
@@ -112,16 +112,6 @@ class PostgresSubmitting(PostgresStore):
 
         Whoever asked for that key waits elsewhere (`_wait_for_keys`), not in everybody's flush.
         """
-        # Callers that ask for the same key go one after the other: each is compared with what is stored by then.
-        firsts, repeats = _within_batch(batch)
-        if repeats:
-            later = [submission for submission in batch if submission.id in repeats]
-            answered = {
-                submission.id: answer
-                for part in (firsts, later)
-                for submission, answer in zip(part, await self._flush_keyed(part), strict=True)
-            }
-            return [answered[submission.id] for submission in batch]
         if len(batch) > 1:
             try:
                 return await self._insert_keyed(batch, all_or_none=False, lock_timeout=FLUSH_LOCK_TIMEOUT)
@@ -158,59 +148,33 @@ class PostgresSubmitting(PostgresStore):
         lock_timeout: float,
         channel: Channel | None = None,
     ) -> list[Enqueued | Exception]:
-        firsts, repeats = _within_batch(batch)
-        refused = next((r for r in repeats.values() if isinstance(r, IdempotencyMismatch)), None)
-        arrays = (*insert_arrays(firsts), False, *self._keys(firsts), all_or_none)
         rows = await self.with_partitions(
-            lambda: self._keyed_transaction(
-                channel or self.keyed, arrays, lock_timeout, batch, refused if all_or_none else None
-            )
+            lambda: self._keyed_transaction(channel or self.keyed, batch, lock_timeout, all_or_none)
         )
         now = next((row["at"] for row in rows if row["job_id"] is None), None)
         known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
-        answers: list[Enqueued | Exception] = []
-        by_id: dict[UUID, Enqueued | Exception] = {}
-        for submission in batch:
-            first = repeats.get(submission.id)
-            if first is None:
-                answer = _keyed_answer(submission, known.get(submission.id), now)
-            elif isinstance(first, IdempotencyMismatch):
-                answer = first
-            else:
-                told = by_id[first]
-                answer = Enqueued(told.id, told.state, deduplicated=True) if isinstance(told, Enqueued) else told
-            by_id[submission.id] = answer
-            answers.append(answer)
-        self.wakeups.signal({(s.tenant, s.job.queue) for s in firsts if s.id not in known})
-        return answers
+        self.wakeups.signal({(s.tenant, s.job.queue) for s in batch if s.id not in known})
+        return [_keyed_answer(submission, known.get(submission.id), now) for submission in batch]
 
     async def _keyed_transaction(
-        self,
-        channel: Channel,
-        arrays: tuple[Any, ...],
-        lock_timeout: float,
-        batch: Sequence[Submission],
-        refused: IdempotencyMismatch | None,
+        self, channel: Channel, batch: Sequence[Submission], lock_timeout: float, all_or_none: bool
     ) -> list[asyncpg.Record]:
-        """Insert in one transaction. `refused` is what the batch is refused for by itself, unless an earlier job of
-        it is refused for a key that is stored."""
+        """A row per job that a key keeps out, and one with the time; with `all_or_none` a mismatch undoes all."""
+        rows: list[asyncpg.Record] = []
         try:
             async with channel.transaction() as connection:
                 await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout * 1000:.0f}ms'")
-                rows = await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
-                if refused is not None:
-                    raise refused
-                return rows
+                for part in _rounds(batch):
+                    arrays = (*insert_arrays(part), False, *self._keys(part), False)
+                    rows += await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
+                refused = {row["job_id"] for row in rows if row["mismatch"]} if all_or_none else set()
+                if refused:
+                    raise mismatch(next(i for i, submission in enumerate(batch) if submission.id in refused))
         except Unavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
                 raise _in_flight() from error
             raise
-        except asyncpg.PostgresError as error:
-            if error.sqlstate == "RW422":
-                index = [str(submission.id) for submission in batch].index(str(error.detail))
-                earlier = refused is not None and refused.index is not None and refused.index < index
-                raise refused if earlier and refused is not None else mismatch(index) from None
-            raise
+        return rows
 
     def _keys(self, batch: Sequence[Submission]) -> tuple[list[Any], ...]:
         """The keys of a batch as arrays: tenant, kind, key, job, fingerprint, window, states."""
@@ -263,38 +227,30 @@ def _options(job: NewJob) -> str | None:
     return msgspec.json.encode(rare_fields(job)).decode()
 
 
-def _within_batch(
-    batch: Sequence[Submission],
-) -> tuple[list[Submission], dict[UUID, UUID | IdempotencyMismatch]]:
-    """The first job of each key in a batch, and for every repeat the job it repeats, or its refusal."""
-    firsts: list[Submission] = []
-    repeats: dict[UUID, UUID | IdempotencyMismatch] = {}
-    by_key: dict[tuple[str, str, str], Submission] = {}
-    for index, submission in enumerate(batch):
-        tenant, job, id = submission
-        verdict: UUID | IdempotencyMismatch | None = None
-        names = []
-        if job.idempotency_key is not None:
-            names.append((tenant, KeyKind.IDEMPOTENCY.value, job.idempotency_key))
-            earlier = by_key.get(names[-1])
-            if earlier is not None:
-                same = earlier.job.body_fingerprint() == job.body_fingerprint()
-                verdict = earlier.id if same else mismatch(index)
-        if job.unique is not None:
-            names.append((tenant, KeyKind.UNIQUE.value, unique_key(job) or ""))
-            earlier = by_key.get(names[-1])
-            if verdict is None and earlier is not None and job.unique.blocking_states & _NEW_STATES:
-                verdict = earlier.id
-        if verdict is not None:
-            repeats[id] = verdict
-            continue
+def _rounds(batch: Sequence[Submission]) -> list[list[Submission]]:
+    """The jobs of a batch in groups that name each key once, so that one after the other keeps their order: what a
+    repeated key is told depends on what became of the job before it."""
+    rounds: list[list[Submission]] = []
+    used: dict[tuple[str, str, str], int] = {}
+    for submission in batch:
+        names = _key_names(submission)
+        number = max((used.get(name, 0) for name in names), default=0)
         for name in names:
-            by_key.setdefault(name, submission)
-        firsts.append(submission)
-    return firsts, repeats
+            used[name] = number + 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(submission)
+    return rounds
 
 
-_NEW_STATES = frozenset({State.QUEUED, State.SCHEDULED})
+def _key_names(submission: Submission) -> list[tuple[str, str, str]]:
+    tenant, job, _ = submission
+    names = []
+    if job.idempotency_key is not None:
+        names.append((tenant, KeyKind.IDEMPOTENCY.value, job.idempotency_key))
+    if job.unique is not None:
+        names.append((tenant, KeyKind.UNIQUE.value, unique_key(job) or ""))
+    return names
 
 
 def _keyed_answer(
