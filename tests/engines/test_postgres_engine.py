@@ -139,7 +139,7 @@ class TestLateCommits:
             for _ in range(3):
                 await enqueue_many(engine, 10)
                 assert len(await lease_some(engine, 10)) == 10
-            assert engine.cursors.start("default", "default", 5) > tuple(place)
+            assert engine.cursors.start("default", ("default", 5)) > tuple(place)
             await late.commit()
             # Claims that come back full must not hide it either.
             found: list[UUID] = []

@@ -21,7 +21,14 @@ def ropeway(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_demo_shows_every_end_of_a_job(url: str | None, tmp_path: Path) -> None:
     done = ropeway("demo", *(["--url", url] if url else []), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("succeeded", "dead", "cancelled", "crashed, succeeded", "released, succeeded", "Nothing was lost"):
+    for word in (
+        "succeeded",
+        "dead",
+        "cancelled",
+        "crashed, succeeded",
+        "released, succeeded",
+        "Nothing was lost",
+    ):
         assert word in done.stdout
 
 

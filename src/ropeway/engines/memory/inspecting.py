@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -14,6 +15,8 @@ from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
 from ropeway.core.states import State
 from ropeway.engines.memory.rows import JobRow, queue_counts
 from ropeway.engines.memory.store import MemoryStore
+
+_POSITION = re.compile(r"[0-9]{1,18}\Z")
 
 
 class MemoryInspecting(MemoryStore):
@@ -102,7 +105,7 @@ class MemoryInspecting(MemoryStore):
         return EventPage(seen, str(next_position))
 
     def _position(self, position: str) -> int:
-        if not position.isascii() or not position.isdigit() or int(position) > self._end():
+        if not _POSITION.match(position) or int(position) > self._end():
             raise BadCursor("this is not a position in the event log")
         if int(position) < self.events_removed:
             raise PositionExpired(

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
+from ropeway.core.ageing import PRIORITIES
+
 Position = tuple[datetime, int]
 
 #: Before everything.
@@ -27,46 +29,53 @@ BUDGET = 20.0
 FLOOR = 1.0
 
 
+#: A queue and a priority: what a claim walks from one start.
+Lane = tuple[str, int]
+
+
 class LaneCursors:
     """The hints of one engine object, and when each lane is to be swept."""
 
     def __init__(self, budget: float = BUDGET, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
         self._monotonic = monotonic
-        self._positions: dict[tuple[str, str, int], Position] = {}
+        self._positions: dict[tuple[str, Lane], Position] = {}
         #: Per lane: when its last sweep ended and how long it took.
-        self._swept: dict[tuple[str, str], tuple[float, float]] = {}
+        self._swept: dict[tuple[str, Lane], tuple[float, float]] = {}
 
-    def start(self, tenant: str, queue: str, priority: int) -> Position:
+    def start(self, tenant: str, lane: Lane) -> Position:
         """Where a claim of this lane starts."""
-        return self._positions.get((tenant, queue, priority), START)
+        return self._positions.get((tenant, lane), START)
 
-    def claimed(self, tenant: str, queue: str, priority: int, run_at: datetime, seq: int) -> bool:
+    def claimed(self, tenant: str, lane: Lane, run_at: datetime, seq: int) -> bool:
         """Note the position of a claimed job; True when it was a straggler, behind the hint."""
-        lane = (tenant, queue, priority)
-        hint = self._positions.get(lane)
+        hint = self._positions.get((tenant, lane))
         position = (run_at - SET_BACK, 0)
         if hint is None or position > hint:
-            self._positions[lane] = position
+            self._positions[tenant, lane] = position
         return hint is not None and (run_at, seq) < hint
 
-    def due(self, tenant: str, queues: Iterable[str], *, short: bool) -> list[str]:
+    def due(self, tenant: str, lanes: Iterable[Lane], *, short: bool) -> set[Lane]:
         """The lanes to sweep now. When a claim came back `short` only the budget holds a sweep back."""
         now = self._monotonic()
         floor = 0.0 if short else FLOOR
-        lanes = []
-        for queue in queues:
-            ended, took = self._swept.get((tenant, queue), (float("-inf"), 0.0))
+        due = set()
+        for lane in lanes:
+            ended, took = self._swept.get((tenant, lane), _NEVER)
             if now - ended >= max(floor, self._budget * took):
-                lanes.append(queue)
-        return lanes
+                due.add(lane)
+        return due
 
-    def swept(self, tenant: str, queues: Iterable[str], took: float, *, again: bool) -> None:
+    def swept(self, tenant: str, lanes: Iterable[Lane], took: float, *, again: bool) -> None:
         """Note a sweep. One that brought stragglers is repeated at once (`again`)."""
-        now = self._monotonic()
-        for queue in queues:
-            self._swept[tenant, queue] = (float("-inf") if again else now, took)
+        ended = float("-inf") if again else self._monotonic()
+        for lane in lanes:
+            self._swept[tenant, lane] = (ended, took)
 
     def disturb(self, tenant: str, queue: str) -> None:
-        """A job went back to its old place in this lane: sweep it at the next claim."""
-        self._swept.pop((tenant, queue), None)
+        """A job went back to its old place in this queue: sweep it at the next claim."""
+        for priority in PRIORITIES:
+            self._swept.pop((tenant, (queue, priority)), None)
+
+
+_NEVER = (float("-inf"), 0.0)

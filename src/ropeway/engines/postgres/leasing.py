@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 
 from ropeway.core import fields
+from ropeway.core.ageing import PRIORITIES
 from ropeway.core.decide import JobFacts
 from ropeway.core.errors import InputError, LeaseLost, PayloadError, RopewayError
 from ropeway.core.job import DEFAULT_TENANT, NewJob, Progress
@@ -23,7 +24,7 @@ from ropeway.core.states import DeadReason, State, Verb
 from ropeway.engines import settling
 from ropeway.engines.choosing import queue_order
 from ropeway.engines.postgres import transactional
-from ropeway.engines.postgres.cursors import START
+from ropeway.engines.postgres.cursors import START, Lane
 from ropeway.engines.postgres.rows import claimed_job, known_policy
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import take_back
@@ -60,13 +61,14 @@ class PostgresLeasing(PostgresStore):
         settling.check_lease_call(count, worker, lease_seconds)
         order = queue_order(queues)
         await self._learn_waits(tenant, order)
-        sweep = self.cursors.due(tenant, order, short=False)
-        leases = await self._claim(tenant, order, sweep, count, worker, lease_seconds)
+        lanes = [(queue, priority) for queue in order for priority in self.orders.of(tenant, queue)]
+        sweep = self.cursors.due(tenant, lanes, short=False)
+        leases = await self._claim(tenant, lanes, sweep, count, worker, lease_seconds)
         if len(leases) < count:
-            left = [queue for queue in self.cursors.due(tenant, order, short=True) if queue not in sweep]
-            if left:
-                missing = count - len(leases)
-                leases += await self._claim(tenant, left, left, missing, worker, lease_seconds)
+            also = self.cursors.due(tenant, lanes, short=True) - sweep
+            if also:
+                rest = [lane for lane in lanes if lane in also]
+                leases += await self._claim(tenant, rest, also, count - len(leases), worker, lease_seconds)
         if len(leases) == count:
             return LeaseBatch(leases, lease_seconds)
         return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
@@ -77,9 +79,9 @@ class PostgresLeasing(PostgresStore):
         if not stale:
             return
         # A job that came back to its old place waits behind the cursor: where a sweep may be, look from the start.
-        sweep = self.cursors.due(tenant, stale, short=True)
-        lanes = [(queue, priority) for queue in stale for priority in range(1, 10)]
-        starts = [START if lane[0] in sweep else self.cursors.start(tenant, *lane) for lane in lanes]
+        lanes = [(queue, priority) for queue in stale for priority in PRIORITIES]
+        sweep = self.cursors.due(tenant, lanes, short=True)
+        starts = [START if lane in sweep else self.cursors.start(tenant, lane) for lane in lanes]
         rows = await self.claims.fetch(
             self.sql("leasing", "waits"),
             tenant,
@@ -96,17 +98,14 @@ class PostgresLeasing(PostgresStore):
     async def _claim(
         self,
         tenant: str,
-        queues: Sequence[str],
-        sweep: Collection[str],
+        lanes: Sequence[Lane],
+        sweep: Collection[Lane],
         count: int,
         worker: WorkerRef,
         lease_seconds: float,
     ) -> list[Leased]:
         """One claim statement: lanes to sweep start at the very beginning, the others at their cursors."""
-        lanes = [(queue, priority) for queue in queues for priority in self.orders.of(tenant, queue)]
-        starts = [
-            START if queue in sweep else self.cursors.start(tenant, queue, priority) for queue, priority in lanes
-        ]
+        starts = [START if lane in sweep else self.cursors.start(tenant, lane) for lane in lanes]
         token = ids.token()
         began = time.monotonic()
         rows = await self.with_partitions(
@@ -127,8 +126,8 @@ class PostgresLeasing(PostgresStore):
         took = time.monotonic() - began
         stragglers = self._note_positions(tenant, rows)
         if sweep:
-            reached = _reached(rows, queues) if len(rows) == count else queues
-            swept = [queue for queue in reached if queue in sweep]
+            reached = _reached(rows, lanes) if len(rows) == count else lanes
+            swept = [lane for lane in reached if lane in sweep]
             self.cursors.swept(tenant, swept, took, again=stragglers)
         if not rows:
             return []
@@ -162,9 +161,9 @@ class PostgresLeasing(PostgresStore):
             elif place < lowest[lane]:
                 lowest[lane] = place
         stragglers = False
-        for (queue, priority), place in lowest.items():
-            stragglers |= self.cursors.claimed(tenant, queue, priority, *place)
-            self.cursors.claimed(tenant, queue, priority, *highest[queue, priority])
+        for lane, place in lowest.items():
+            stragglers |= self.cursors.claimed(tenant, lane, *place)
+            self.cursors.claimed(tenant, lane, *highest[lane])
         return stragglers
 
     async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:
@@ -363,10 +362,10 @@ def _tickets(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]
     )
 
 
-def _reached(rows: Sequence[asyncpg.Record], queues: Sequence[str]) -> Sequence[str]:
-    """The queues that a claim which came back full has looked at: up to the last one that gave a job."""
-    gave = {row[_QUEUE] for row in rows}
-    return queues[: max(place for place, queue in enumerate(queues, 1) if queue in gave)]
+def _reached(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """The lanes that a claim which came back full has looked at: up to the last one that gave a job."""
+    gave = {(row[_QUEUE], row[_PRIORITY]) for row in rows}
+    return lanes[: max(place for place, lane in enumerate(lanes, 1) if lane in gave)]
 
 
 def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]]) -> list[asyncpg.Record]:
