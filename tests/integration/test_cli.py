@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_the_sql_of_the_migrations_can_be_printed(postgres_database: str, tmp_pa
     done = ropeway("migrate", "sql", "--url", postgres_database, "--schema", "elsewhere", cwd=tmp_path)
     assert done.returncode == 0
     assert "CREATE TABLE elsewhere.jobs" in done.stdout
-    assert "{" not in done.stdout.replace("'{}'", "").replace("{1,128}", "")
+    assert not re.search(r"\{[a-z_]+\}", done.stdout), "a hole was not filled"
 
 
 @pytest.mark.parametrize(
