@@ -68,13 +68,37 @@ class Address(msgspec.Struct, frozen=True):
         return f"postgresql://{host}{port}{parts.path}"
 
 
+class Turns:
+    """A lock whose holder, when it is done, first lets the next one start.
+
+    Whoever just got its answer would otherwise go on and prepare its next batch while the connection stands idle:
+    the next in line is woken only when the event loop comes round.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._queued = 0
+
+    async def __aenter__(self) -> None:
+        self._queued += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._queued -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        if self._queued:
+            await asyncio.sleep(0)
+
+
 class Channel:
     """One connection, for one call at a time; connects again after it broke."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
-        self._lock = asyncio.Lock()
+        self._lock = Turns()
         self._unconfirmed = False
 
     async def fetch(self, statement: str, *arguments: Any, writes: bool = True) -> list[asyncpg.Record]:

@@ -1,4 +1,4 @@
-"""The fields that few jobs set, as one JSON object: most jobs pay nothing for them."""
+"""How jobs travel to the functions: equal columns as one value, rare fields as one JSON object."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def rare_fields(job: NewJob) -> dict[str, Any]:
     if job.headers:
         rare["headers"] = dict(job.headers)
     return rare
+
+
+def folded(values: list[Any]) -> list[Any]:
+    """A column that is the same throughout, as one value: the driver's work is per element."""
+    return values[:1] if values.count(values[0]) == len(values) else values

@@ -25,6 +25,7 @@ from ropeway.engines import settling
 from ropeway.engines.choosing import queue_order
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.cursors import START, Lane
+from ropeway.engines.postgres.fields import folded
 from ropeway.engines.postgres.rows import claimed_job, known_policy
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import take_back
@@ -207,8 +208,8 @@ class PostgresLeasing(PostgresStore):
         arguments = (
             tenant,
             [lease.job_id for lease in leases],
-            [lease.attempt for lease in leases],
-            [lease.token for lease in leases],
+            folded([lease.attempt for lease in leases]),
+            folded([lease.token for lease in leases]),
             list({lease.token for lease in leases}),
             [] if plain else [None if r.data is None else r.data.decode() for r in results],
             [] if plain else [r.sanitized for r in results],

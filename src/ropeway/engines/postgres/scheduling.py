@@ -88,7 +88,7 @@ class PostgresScheduling(PostgresSubmitting):
                     return False
                 if batch:
                     arrays: tuple[Any, ...] = insert_arrays(batch)
-                    await connection.fetchval(self.sql("submitting", "insert_jobs"), tenant, *arrays, False)
+                    await connection.fetchval(self.sql("submitting", "insert_jobs"), *arrays, False)
                 return True
 
         if not await self.with_partitions(run):

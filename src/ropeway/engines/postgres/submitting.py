@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from ropeway.core.unique import KeyKind, unique_key
 from ropeway.engines.batching import check_batch, mismatch
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.connection import Channel
-from ropeway.engines.postgres.fields import rare_fields
+from ropeway.engines.postgres.fields import folded, rare_fields
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Enqueued
 from ropeway.runtime.coalesce import Coalescer
@@ -48,43 +48,52 @@ class Submission(NamedTuple):
     id: UUID
 
 
+#: One caller's single job, before it has an id.
+Call = tuple[str, NewJob]
+
+#: For jobs that name no time, whose horizon need not be checked.
+NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+def _submissions(calls: Sequence[Call]) -> list[Submission]:
+    return [Submission(tenant, job, id) for (tenant, job), id in zip(calls, uuid7s(len(calls)), strict=True)]
+
+
 class PostgresSubmitting(PostgresStore):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._plain_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_plain, limit=FLUSH)
-        self._keyed_calls: Coalescer[Submission, Enqueued] = Coalescer(self._flush_keyed, limit=FLUSH)
+        self._plain_calls: Coalescer[Call, Enqueued] = Coalescer(self._flush_plain, limit=FLUSH)
+        self._keyed_calls: Coalescer[Call, Enqueued] = Coalescer(self._flush_keyed, limit=FLUSH)
         self._waiters = asyncio.Semaphore(WAITERS)
 
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
         if not jobs:
             return []
-        await self._check(jobs)
-        ids = uuid7s(len(jobs))
+        times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
+        check_batch(jobs, await self.clock_for(*times) if times else NO_TIME, self.rules.max_payload_bytes)
         keyed = any(job.idempotency_key is not None or job.unique is not None for job in jobs)
-        batch = [Submission(tenant, job, id) for job, id in zip(jobs, ids, strict=True)]
         if not keyed:
-            return (
-                [await self._plain_calls.submit(batch[0])] if len(batch) == 1 else await self._insert_plain(batch)
-            )
+            if len(jobs) == 1:
+                return [await self._plain_calls.submit((tenant, jobs[0]))]
+            return await self._insert_plain(_submissions([(tenant, job) for job in jobs]))
         try:
-            if len(batch) == 1:
-                return [await self._keyed_calls.submit(batch[0])]
+            if len(jobs) == 1:
+                return [await self._keyed_calls.submit((tenant, jobs[0]))]
+            batch = _submissions([(tenant, job) for job in jobs])
             answers = await self._insert_keyed(batch, all_or_none=True, lock_timeout=FLUSH_LOCK_TIMEOUT)
         except KeyInFlight:
-            answers = await self._wait_for_keys(batch)
+            answers = await self._wait_for_keys(_submissions([(tenant, job) for job in jobs]))
         return [_raised(answer) for answer in answers]
 
     async def enqueue_in(
         self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
     ) -> list[UUID]:
-        await self._check(jobs)
-        return await transactional.enqueue(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
-
-    async def _check(self, jobs: Sequence[NewJob]) -> None:
         times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
         check_batch(jobs, await self.clock_for(*times), self.rules.max_payload_bytes)
+        return await transactional.enqueue(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
 
-    async def _flush_plain(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
+    async def _flush_plain(self, calls: Sequence[Call]) -> Sequence[Enqueued | Exception]:
+        batch = _submissions(calls)
         try:
             return await self._insert_plain(batch)
         except Unavailable:
@@ -97,21 +106,18 @@ class PostgresSubmitting(PostgresStore):
 
     async def _insert_plain(self, batch: Sequence[Submission]) -> list[Enqueued]:
         arrays = insert_arrays(batch)
-        tenant = batch[0].tenant
-        same = all(submission.tenant == tenant for submission in batch)
         now: datetime = await self.with_partitions(
-            lambda: self.inserts.value(
-                self.sql("submitting", "insert_jobs"), tenant, [] if same else arrays[0], *arrays[1:], False
-            )
+            lambda: self.inserts.value(self.sql("submitting", "insert_jobs"), *arrays, False)
         )
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
         return [Enqueued(s.id, _state(s.job, now)) for s in batch]
 
-    async def _flush_keyed(self, batch: Sequence[Submission]) -> Sequence[Enqueued | Exception]:
+    async def _flush_keyed(self, calls: Sequence[Call]) -> Sequence[Enqueued | Exception]:
         """One flush for all callers; if a key is held by someone's open transaction, one by one.
 
         Whoever asked for that key waits elsewhere (`_wait_for_keys`), not in everybody's flush.
         """
+        batch = _submissions(calls)
         if len(batch) > 1:
             try:
                 return await self._insert_keyed(batch, all_or_none=False, lock_timeout=FLUSH_LOCK_TIMEOUT)
@@ -160,13 +166,16 @@ class PostgresSubmitting(PostgresStore):
         self, channel: Channel, batch: Sequence[Submission], lock_timeout: float, all_or_none: bool
     ) -> list[asyncpg.Record]:
         """A row per job that a key keeps out, and one with the time; with `all_or_none` a mismatch undoes all."""
+        statement = self.sql("submitting", "insert_keyed_jobs")
         rows: list[asyncpg.Record] = []
         try:
+            rounds = _rounds(batch)
+            if len(rounds) == 1:
+                # The usual case, in one round trip: the function itself refuses the whole for one mismatch.
+                return await channel.fetch(statement, *self._keyed_arguments(batch, all_or_none, lock_timeout))
             async with channel.transaction() as connection:
-                await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout * 1000:.0f}ms'")
-                for part in _rounds(batch):
-                    arrays = (*insert_arrays(part), False, *self._keys(part), False)
-                    rows += await connection.fetch(self.sql("submitting", "insert_keyed_jobs"), *arrays)
+                for part in rounds:
+                    rows += await connection.fetch(statement, *self._keyed_arguments(part, False, lock_timeout))
                 refused = {row["job_id"] for row in rows if row["mismatch"]} if all_or_none else set()
                 if refused:
                     raise mismatch(next(i for i, submission in enumerate(batch) if submission.id in refused))
@@ -174,7 +183,17 @@ class PostgresSubmitting(PostgresStore):
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
                 raise _in_flight() from error
             raise
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "RW422":
+                raise mismatch([str(submission.id) for submission in batch].index(str(error.detail))) from None
+            raise
         return rows
+
+    def _keyed_arguments(
+        self, batch: Sequence[Submission], all_or_none: bool, lock_timeout: float
+    ) -> tuple[Any, ...]:
+        limit = f"{lock_timeout * 1000:.0f}ms"
+        return (*insert_arrays(batch), False, *self._keys(batch), all_or_none, limit)
 
     def _keys(self, batch: Sequence[Submission]) -> tuple[list[Any], ...]:
         """The keys of a batch as arrays: tenant, kind, key, job, fingerprint, window, states."""
@@ -188,29 +207,33 @@ class PostgresSubmitting(PostgresStore):
                 states = ",".join(sorted(job.unique.blocking_states))
                 kind = KeyKind.UNIQUE.value
                 rows.append((tenant, kind, unique_key(job), id, b"", job.unique.within, states))
-        return tuple(list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 7
+        if not rows:
+            return ([],) * 7
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return (folded(columns[0]), folded(columns[1]), *columns[2:6], _sparse(columns[6]))
 
 
 def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
-    """A batch as the arrays of `insert_jobs`; a column that is all defaults is an empty array."""
+    """A batch as the arrays of `insert_jobs`."""
     jobs = [submission.job for submission in batch]
-    run_at = [job.run_at for job in jobs]
-    delays = [job.delay for job in jobs]
-    keys = [job.idempotency_key for job in jobs]
-    options = [_options(job) for job in jobs]
     return (
-        [submission.tenant for submission in batch],
+        folded([submission.tenant for submission in batch]),
         [submission.id for submission in batch],
-        [job.type for job in jobs],
-        [job.queue for job in jobs],
-        [job.priority for job in jobs],
-        [job.max_attempts for job in jobs],
+        folded([job.type for job in jobs]),
+        folded([job.queue for job in jobs]),
+        folded([job.priority for job in jobs]),
+        folded([job.max_attempts for job in jobs]),
         [job.payload.decode() for job in jobs],
-        run_at if any(run_at) else [],
-        delays if any(delay is not None for delay in delays) else [],
-        keys if any(keys) else [],
-        options if any(options) else [],
+        _sparse([job.run_at for job in jobs]),
+        _sparse([job.delay for job in jobs]),
+        _sparse([job.idempotency_key for job in jobs]),
+        _sparse([_options(job) for job in jobs]),
     )
+
+
+def _sparse(values: list[Any]) -> list[Any]:
+    """A column that may be NULL; nothing at all when it is NULL throughout."""
+    return [] if values.count(None) == len(values) else values
 
 
 def _options(job: NewJob) -> str | None:

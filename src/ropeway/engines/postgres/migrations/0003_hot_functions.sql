@@ -2,10 +2,11 @@
 -- state is needed. Each fixes its access path, because the planner meets this table empty sooner or later and then
 -- takes full scans for lookups (3 ms -> 400 ms, three different ways).
 
--- Append jobs without keys, and their first events. Arrays may be empty when every job has the default.
+-- Append jobs, and their first events. An array of one value stands for the same value in every job; one that may
+-- be NULL (times, delays, keys, options) is empty when no job has it. Most of the cost of a call is its arrays.
 -- Answers the engine's time, so that the caller knows which jobs are due.
 CREATE FUNCTION {schema}.insert_jobs(
-    p_tenant text, p_tenants text[], p_ids uuid[], p_types text[], p_queues text[], p_priorities smallint[],
+    p_tenants text[], p_ids uuid[], p_types text[], p_queues text[], p_priorities smallint[],
     p_max_attempts smallint[], p_payloads text[], p_run_at timestamptz[], p_delays double precision[],
     p_keys text[], p_options jsonb[], p_unchecked boolean
 ) RETURNS timestamptz
@@ -15,6 +16,11 @@ AS $$
 DECLARE
     v_now timestamptz := {now};
     v_xid bigint := pg_current_xact_id()::text::bigint;
+    v_tenant text := p_tenants[1];
+    v_type text := p_types[1];
+    v_queue text := p_queues[1];
+    v_priority smallint := p_priorities[1];
+    v_max_attempts smallint := p_max_attempts[1];
 BEGIN
     WITH made AS (
         INSERT INTO {schema}.jobs (
@@ -22,7 +28,8 @@ BEGIN
             timeout, retry, tags, headers, idempotency_key, payload, unchecked
         )
         SELECT
-            coalesce(n.tenant, p_tenant), n.id, n.queue, n.type, n.priority, n.max_attempts,
+            coalesce(n.tenant, v_tenant), n.id, coalesce(n.queue, v_queue), coalesce(n.type, v_type),
+            coalesce(n.priority, v_priority), coalesce(n.max_attempts, v_max_attempts),
             -- Row by row: a batch of one single time would be one single place in line.
             CASE WHEN n.delay IS NULL THEN greatest(n.run_at, {now})
                  ELSE v_now + n.delay * interval '1 second' END,
@@ -118,7 +125,8 @@ END $$;
 -- Complete jobs: out of `jobs`, into the archive, one event each, in one statement. Answers NULL when every ticket
 -- was current, else the ids that were. A row whose any column changed while this statement waited for it is not
 -- among them: the caller tries those again one by one (`complete_one`), and only that answer is final.
--- `p_tokens` are the distinct tokens of the batch: the fence repeated outside the sub-select.
+-- `p_tokens` are the distinct tokens of the batch: the fence repeated outside the sub-select. An array of one attempt
+-- or ticket token stands for the same one in every ticket.
 CREATE FUNCTION {schema}.complete(
     p_tenant text, p_ids uuid[], p_attempts integer[], p_ticket_tokens uuid[], p_tokens uuid[], p_results text[],
     p_sanitized boolean[], p_too_large boolean[], p_ended_grants uuid[]
@@ -129,10 +137,14 @@ AS $$
 DECLARE
     v_now timestamptz := {now};
     v_xid bigint := pg_current_xact_id()::text::bigint;
+    v_attempt integer := p_attempts[1];
+    v_token uuid := p_ticket_tokens[1];
     v_done uuid[];
 BEGIN
     WITH ticket AS MATERIALIZED (
-        SELECT * FROM unnest(p_ids, p_attempts, p_ticket_tokens, p_results, p_sanitized, p_too_large)
+        SELECT t.id, coalesce(t.attempt, v_attempt) AS attempt, coalesce(t.token, v_token) AS token, t.result,
+               t.sanitized, t.too_large
+        FROM unnest(p_ids, p_attempts, p_ticket_tokens, p_results, p_sanitized, p_too_large)
             AS t (id, attempt, token, result, sanitized, too_large)
     ), finished AS (
         DELETE FROM {schema}.jobs j
