@@ -28,7 +28,7 @@ def main() -> int:
     asked = parser.parse_args()
     with stores(asked.engine, postgres_version=asked.postgres) as made:
         if not asked.json:
-            print(f"{asked.engine}: {made.version}, everything durable, events on")
+            print(f"{made.version}, {made.durability}, events on")
         bench = EngineBench(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
         fleet.run(bench.run())
     return finish(bench.report, as_json=asked.json, check=asked.check)

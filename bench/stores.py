@@ -60,6 +60,11 @@ class Stores:
             return f"PostgreSQL {self._server.version}"
         return f"SQLite {sqlite3.sqlite_version}" if self.kind == "sqlite" else "memory"
 
+    @property
+    def durability(self) -> str:
+        """What an accepted job survives here."""
+        return "nothing survives the process" if self.kind == "memory" else "every commit synced to disk"
+
     async def fresh(self) -> Store:
         """An empty, migrated store."""
         self._made += 1
