@@ -8,8 +8,8 @@ from uuid import UUID
 from ropeway.core.errors import IdempotencyMismatch
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.states import EventName, State
-from ropeway.core.unique import KeyKind, key_is_free, key_until, unique_key
-from ropeway.engines.batching import check_batch, mismatch
+from ropeway.core.unique import KeyKind, key_until, unique_key
+from ropeway.engines.batching import Held, check_batch, known_by_keys
 from ropeway.engines.memory.rows import JobRow, KeyRow
 from ropeway.engines.memory.store import MemoryStore, later
 from ropeway.engines.protocol import Enqueued
@@ -45,22 +45,21 @@ class MemorySubmitting(MemoryStore):
 
     def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
         """The earlier job that answers for this one, if a key says so."""
-        now = self.clock.now()
-        if job.idempotency_key is not None:
-            held = self.keys.get((tenant, KeyKind.IDEMPOTENCY, job.idempotency_key))
-            if held is not None and not key_is_free(
-                until=held.until, now=now, job_ended=self._state(held.job_id) not in _LIVE
-            ):
-                if held.fingerprint != job.body_fingerprint():
-                    raise mismatch()
-                return Enqueued(held.job_id, self._state(held.job_id), deduplicated=True)
-        if job.unique is not None:
-            held = self.keys.get((tenant, KeyKind.UNIQUE, unique_key(job) or ""))
-            if held is not None:
-                state = self._state(held.job_id)
-                if job.unique.hit(state=state, enqueued_at=held.enqueued_at, now=now):
-                    return Enqueued(held.job_id, state, deduplicated=True)
-        return None
+        if job.idempotency_key is None and job.unique is None:
+            return None
+        return known_by_keys(
+            job,
+            job.body_fingerprint(),
+            self.clock.now(),
+            self._held(tenant, KeyKind.IDEMPOTENCY, job.idempotency_key),
+            self._held(tenant, KeyKind.UNIQUE, unique_key(job)),
+        )
+
+    def _held(self, tenant: str, kind: KeyKind, key: str | None) -> Held | None:
+        row = None if key is None else self.keys.get((tenant, kind, key))
+        if row is None:
+            return None
+        return Held(row.job_id, row.fingerprint, row.until, row.enqueued_at, self._state(row.job_id))
 
     def _state(self, id: UUID) -> State | None:
         row = self.jobs.get(id)
@@ -110,6 +109,3 @@ class MemorySubmitting(MemoryStore):
                     del self.keys[name]
                 else:
                     self.keys[name] = before
-
-
-_LIVE = frozenset({State.SCHEDULED, State.QUEUED, State.RUNNING, State.RETRYING, State.WAITING})
