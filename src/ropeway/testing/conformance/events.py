@@ -229,6 +229,26 @@ class TestTail:
             for id, events in by_job.items():
                 assert events == await engine.events_of(id), "the tail tells another story than the log"
 
+    async def test_every_kind_of_event_is_told(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            ids = await enqueue_many(engine, 7)
+            acked, failed, snoozed, released, lost, dead, cancelled = await lease_some(engine, 7)
+            await ack(engine, acked)
+            await nack(engine, failed)
+            await snooze(engine, snoozed)
+            await release(engine, released)
+            await lose(engine, lost)
+            await nack(engine, dead, retry=False)
+            await engine.cancel([cancelled.job.id])
+            await engine.redrive([dead.job.id])
+            await engine.reschedule(snoozed.job.id, delay=1)
+            seen = await _rest(engine, None, limit=5)
+            assert {event.event for event in seen} == set(EventName)
+            for id in ids:
+                told = [event for event in seen if event.job_id == id]
+                assert told == await engine.events_of(id), "the tail tells another story than the log"
+
     async def test_the_end_is_told_and_gone_on_from(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -145,7 +145,7 @@ CREATE TABLE {schema}.events (
 ) PARTITION BY RANGE (at);
 CREATE INDEX events_job ON {schema}.events (job_id);
 -- Rows arrive almost in the order of both, so block ranges find the tail at next to no cost per insert.
-CREATE INDEX events_tail ON {schema}.events USING brin (id, xid) WITH (pages_per_range = 16);
+CREATE INDEX events_tail ON {schema}.events USING brin (id, xid) WITH (pages_per_range = 16, autosummarize = on);
 
 CREATE TABLE {schema}.keys (
     tenant text COLLATE "C" NOT NULL,
@@ -159,7 +159,7 @@ CREATE TABLE {schema}.keys (
     PRIMARY KEY (tenant, kind, key)
 );
 -- Keys arrive almost in the order in which they run out: block ranges find the old ones at no cost per insert.
-CREATE INDEX keys_until ON {schema}.keys USING brin (until) WITH (pages_per_range = 16);
+CREATE INDEX keys_until ON {schema}.keys USING brin (until) WITH (pages_per_range = 16, autosummarize = on);
 
 CREATE TABLE {schema}.queues (
     tenant text COLLATE "C" NOT NULL,
