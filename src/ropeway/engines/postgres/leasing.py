@@ -315,7 +315,7 @@ class PostgresLeasing(PostgresStore):
     ) -> list[Beat | RopewayError]:
         if lease_seconds is not None:
             fields.check_seconds(lease_seconds, "lease_seconds", 1, fields.MAX_LEASE_SECONDS)
-        rows = await self.chores.fetch(self.sql("leasing", "heartbeat"), tenant, *_tickets(leases), lease_seconds)
+        rows = await self.beats.fetch(self.sql("leasing", "heartbeat"), tenant, *_tickets(leases), lease_seconds)
         refused = [leases[row["item"] - 1].job_id for row in rows if row["expires_in"] is None]
         tickets = await self.last_tickets(tenant, refused) if refused else {}
         answers: list[Beat | RopewayError] = []
@@ -330,7 +330,7 @@ class PostgresLeasing(PostgresStore):
     async def heartbeat_owner(self, owner: UUID, *, tenant: str = DEFAULT_TENANT) -> Beat | None:
         ended = self.grants.take_ended()
         try:
-            rows = await self.chores.fetch(self.sql("leasing", "heartbeat_owner"), tenant, owner, ended)
+            rows = await self.beats.fetch(self.sql("leasing", "heartbeat_owner"), tenant, owner, ended)
         except RopewayError:
             self.grants.keep(ended)
             raise

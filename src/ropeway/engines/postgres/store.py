@@ -60,18 +60,21 @@ class PostgresStore:
         self.days_ahead = days_ahead
         clock = sqlfile.fill(TEST_CLOCK, {"schema": schema}) if test_clock else REAL_CLOCK
         self.holes = {"schema": schema, "now": clock}
-        #: One connection each: a claim never waits behind a report, a job without a key never behind a held key.
+        #: One connection each, made when first used: a claim never waits behind a report, a heartbeat never behind
+        #: a chore, a job without a key never behind a held key.
         self.claims = Channel(self.address)
         self.outcomes = Channel(self.address)
         self.inserts = Channel(self.address)
         self.keyed = Channel(self.address)
+        self.beats = Channel(self.address)
+        self.signals = Channel(self.address)
         self.chores = Channel(self.address)
         self.reads = Channel(self.address)
         self.cursors = LaneCursors(sweep_budget)
         self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
         self.grants = GrantBook()
         listen = self.address if listen_url is None else Address.parse(listen_url)
-        self.wakeups = Wakeups(schema, self.chores, listen, pooled=self.address.pooled and listen_url is None)
+        self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
         self._partitions = asyncio.Lock()
 
     def sql(self, file: str, name: str) -> str:
@@ -112,7 +115,16 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self.wakeups.close()
-        for channel in (self.claims, self.outcomes, self.inserts, self.keyed, self.chores, self.reads):
+        for channel in (
+            self.claims,
+            self.outcomes,
+            self.inserts,
+            self.keyed,
+            self.beats,
+            self.signals,
+            self.chores,
+            self.reads,
+        ):
             await channel.close()
 
 
