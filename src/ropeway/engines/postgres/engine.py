@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Self
 from ropeway.core.errors import ConfigurationError
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.capabilities import Capability
+from ropeway.engines.postgres.beating import PostgresBeating
+from ropeway.engines.postgres.claiming import PostgresClaiming
 from ropeway.engines.postgres.durability import check_server
 from ropeway.engines.postgres.inspecting import PostgresInspecting
-from ropeway.engines.postgres.leasing import PostgresLeasing
 from ropeway.engines.postgres.migrating import PostgresMigrations
 from ropeway.engines.postgres.operating import PostgresOperating
 from ropeway.engines.postgres.scheduling import PostgresScheduling
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 class PostgresEngine(
     PostgresScheduling,
-    PostgresLeasing,
+    PostgresClaiming,
+    PostgresBeating,
     PostgresOperating,
     PostgresInspecting,
     PostgresTailing,

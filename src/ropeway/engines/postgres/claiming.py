@@ -1,0 +1,197 @@
+"""Claiming: due jobs, from the cursor of each lane, under one new grant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from operator import itemgetter
+
+import asyncpg
+import msgspec
+
+from ropeway.core.ageing import PRIORITIES
+from ropeway.core.errors import PayloadError, RopewayError
+from ropeway.core.job import DEFAULT_TENANT, NewJob
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Failed
+from ropeway.core.payload import JobError, check_payload
+from ropeway.core.states import DeadReason
+from ropeway.engines import settling
+from ropeway.engines.choosing import queue_order
+from ropeway.engines.postgres.cursors import START, Lane
+from ropeway.engines.postgres.outcomes import PostgresOutcomes
+from ropeway.engines.postgres.rows import claimed_job
+from ropeway.engines.protocol import (
+    LeaseBatch,
+    Leased,
+    Settlement,
+    Weighted,
+    WorkerRef,
+)
+from ropeway.runtime import ids
+
+# Columns of `claim`, by position.
+_ID, _QUEUE, _PRIORITY, _PAYLOAD, _ATTEMPT = 0, 2, 3, 4, 5
+_RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED = 8, 9, 11, 21
+_place = itemgetter(_RUN_AT, _SEQ)
+
+
+class PostgresClaiming(PostgresOutcomes):
+    async def lease(
+        self,
+        queues: Sequence[str | Weighted],
+        count: int,
+        worker: WorkerRef,
+        *,
+        lease_seconds: float = 30.0,
+        tenant: str = DEFAULT_TENANT,
+    ) -> LeaseBatch:
+        settling.check_lease_call(count, worker, lease_seconds)
+        order = queue_order(queues)
+        await self._learn_waits(tenant, order)
+        lanes = [(queue, priority) for queue in order for priority in self.orders.of(tenant, queue)]
+        sweep = self.cursors.due(tenant, lanes, short=False)
+        leases = await self._claim(tenant, lanes, sweep, count, worker, lease_seconds)
+        if len(leases) < count:
+            also = self.cursors.due(tenant, lanes, short=True) - sweep
+            if also:
+                rest = [lane for lane in lanes if lane in also]
+                leases += await self._claim(tenant, rest, also, count - len(leases), worker, lease_seconds)
+        if len(leases) == count:
+            return LeaseBatch(leases, lease_seconds)
+        return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
+
+    async def _learn_waits(self, tenant: str, queues: Sequence[str]) -> None:
+        """Look up, at most once a second per lane, how long each priority's oldest due job has waited."""
+        stale = self.orders.stale(tenant, queues)
+        if not stale:
+            return
+        # A job that came back to its old place waits behind the cursor: where a sweep may be, look from the start.
+        lanes = [(queue, priority) for queue in stale for priority in PRIORITIES]
+        sweep = self.cursors.due(tenant, lanes, short=True)
+        starts = [START if lane in sweep else self.cursors.start(tenant, lane) for lane in lanes]
+        rows = await self.claims.fetch(
+            self.sql("leasing", "waits"),
+            tenant,
+            [queue for queue, _ in lanes],
+            [priority for _, priority in lanes],
+            [at for at, _ in starts],
+            [seq for _, seq in starts],
+            writes=False,
+        )
+        for queue in stale:
+            waited = {row["priority"]: row["waited"] for row in rows if row["queue"] == queue}
+            self.orders.learn(tenant, queue, waited)
+
+    async def _claim(
+        self,
+        tenant: str,
+        lanes: Sequence[Lane],
+        sweep: Collection[Lane],
+        count: int,
+        worker: WorkerRef,
+        lease_seconds: float,
+    ) -> list[Leased]:
+        """One claim statement: lanes to sweep start at the very beginning, the others at their cursors."""
+        starts = [START if lane in sweep else self.cursors.start(tenant, lane) for lane in lanes]
+        token = ids.token()
+        began = time.monotonic()
+        rows = await self.with_partitions(
+            lambda: self.claims.fetch(
+                self.sql("leasing", "claim"),
+                tenant,
+                [queue for queue, _ in lanes],
+                [priority for _, priority in lanes],
+                [at for at, _ in starts],
+                [seq for _, seq in starts],
+                count,
+                token,
+                worker.owner,
+                worker.id,
+                lease_seconds,
+            )
+        )
+        took = time.monotonic() - began
+        stragglers = self._note_positions(tenant, rows)
+        if sweep:
+            reached = _reached(rows, lanes) if len(rows) == count else lanes
+            swept = [lane for lane in reached if lane in sweep]
+            self.cursors.swept(tenant, swept, took, again=stragglers)
+        if not rows:
+            return []
+        self.grants.opened(token, tenant, {row[_ID]: row[_ATTEMPT] for row in rows})
+        rows = _in_lane_order(rows, lanes)
+        locked_until = rows[0][_STARTED_AT] + timedelta(seconds=lease_seconds)
+        leased = []
+        refused = []
+        for row in rows:
+            lease = Lease(row[_ID], row[_ATTEMPT], token)
+            error = _unacceptable(row) if row[_UNCHECKED] else None
+            if error is not None:
+                refused.append(Settlement(lease, Failed(error, retry=False, reason=DeadReason.BAD_PAYLOAD)))
+            else:
+                leased.append(Leased(claimed_job(row, tenant, worker.id, locked_until), lease))
+        if refused:
+            await self.settle(refused, tenant=tenant)
+        return leased
+
+    def _note_positions(self, tenant: str, rows: Sequence[asyncpg.Record]) -> bool:
+        """Move the cursors; True when any of the rows lay behind its cursor."""
+        lowest: dict[tuple[str, int], tuple[datetime, int]] = {}
+        highest: dict[tuple[str, int], tuple[datetime, int]] = {}
+        for row in rows:
+            lane = (row[_QUEUE], row[_PRIORITY])
+            place = (row[_RUN_AT], row[_SEQ])
+            if lane not in highest:
+                lowest[lane] = highest[lane] = place
+            elif place > highest[lane]:
+                highest[lane] = place
+            elif place < lowest[lane]:
+                lowest[lane] = place
+        stragglers = False
+        for lane, place in lowest.items():
+            stragglers |= self.cursors.claimed(tenant, lane, *place)
+            self.cursors.claimed(tenant, lane, *highest[lane])
+        return stragglers
+
+    async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:
+        seconds: float | None = await self.claims.value(
+            self.sql("leasing", "next_due"), tenant, queues, writes=False
+        )
+        return seconds
+
+
+def _reached(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """The lanes that a claim which came back full has looked at: up to the last one that gave a job."""
+    gave = {(row[_QUEUE], row[_PRIORITY]) for row in rows}
+    return lanes[: max(place for place, lane in enumerate(lanes, 1) if lane in gave)]
+
+
+def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]]) -> list[asyncpg.Record]:
+    """RETURNING comes in physical order; jobs are handed out in the order of their lanes, then of their places."""
+    first = (rows[0][_QUEUE], rows[0][_PRIORITY])
+    if all(row[_PRIORITY] == first[1] and row[_QUEUE] == first[0] for row in rows):
+        return sorted(rows, key=_place)
+    rank = {lane: number for number, lane in enumerate(lanes)}
+    return sorted(rows, key=lambda row: (rank[row[_QUEUE], row[_PRIORITY]], row[_RUN_AT], row[_SEQ]))
+
+
+def _unacceptable(row: asyncpg.Record) -> JobError | None:
+    """Why a job that came through the SQL function cannot be run; None when Python finds nothing wrong."""
+    try:
+        check_payload(row[_PAYLOAD].encode())
+        job = claimed_job(row, "", "", row[_STARTED_AT])
+        # Creating one checks every field.
+        NewJob(
+            job.type,
+            timeout=job.timeout,
+            tags=job.tags,
+            headers=job.headers,
+            idempotency_key=job.idempotency_key,
+        )
+    except PayloadError as error:
+        return JobError("PayloadError", f"{error.code}: {error.message}")
+    except (RopewayError, msgspec.MsgspecError) as error:
+        return JobError(type(error).__name__, f"a stored option cannot be read: {error}")
+    return None

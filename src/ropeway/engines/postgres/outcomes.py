@@ -1,0 +1,154 @@
+"""Outcomes: acks in one statement, everything else row by row, all under the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from ropeway.core.decide import JobFacts
+from ropeway.core.errors import InputError, LeaseLost, RopewayError
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.lease import LastTicket, Lease
+from ropeway.core.payload import clean_result
+from ropeway.core.states import State, Verb
+from ropeway.engines import settling
+from ropeway.engines.postgres import transactional
+from ropeway.engines.postgres.fields import folded
+from ropeway.engines.postgres.rows import known_policy
+from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.postgres.transitions import apply_transitions
+from ropeway.engines.protocol import (
+    Settled,
+    Settlement,
+)
+from ropeway.engines.settling import Applied, Change, Completion
+
+
+class PostgresOutcomes(PostgresStore):
+    async def settle(
+        self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT
+    ) -> list[Settled | RopewayError]:
+        answers = await settling.settle(self, tenant, settlements, self.rules)
+        for settlement, answer in zip(settlements, answers, strict=True):
+            # An outcome that was refused for what it says is no answer: the job still runs under its grant.
+            if not isinstance(answer, InputError):
+                self.grants.answered(tenant, settlement.lease)
+        return answers
+
+    async def settle_in(
+        self, connection: Any, lease: Lease, result: bytes | None = None, *, tenant: str = DEFAULT_TENANT
+    ) -> Settled:
+        cleaned = clean_result(result, max_bytes=self.rules.max_payload_bytes)
+        text = None if cleaned.data is None else cleaned.data.decode()
+        arguments = [
+            tenant, str(lease.job_id), lease.attempt, str(lease.token), text, cleaned.sanitized, cleaned.too_large
+        ]  # fmt: skip
+        if not await transactional.complete(connection, self.schema, arguments):
+            raise LeaseLost("this lease is not the job's current one", hint="roll the transaction back")
+        return Settled(
+            lease.job_id,
+            State.SUCCEEDED,
+            sanitized=cleaned.sanitized,
+            result_too_large=cleaned.too_large,
+        )
+
+    async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
+        ended = self.grants.take_ended()
+        leases = [completion.lease for completion in completions]
+        results = [completion.result for completion in completions]
+        plain = all(result.data is None and not result.too_large for result in results)
+        arguments = (
+            tenant,
+            [lease.job_id for lease in leases],
+            folded([lease.attempt for lease in leases]),
+            folded([lease.token for lease in leases]),
+            list({lease.token for lease in leases}),
+            [] if plain else [None if r.data is None else r.data.decode() for r in results],
+            [] if plain else [r.sanitized for r in results],
+            [] if plain else [r.too_large for r in results],
+            ended,
+        )
+        try:
+            done = await self.with_partitions(
+                lambda: self.outcomes.value(self.sql("leasing", "complete"), *arguments)
+            )
+        except RopewayError:
+            self.grants.keep(ended)
+            raise
+        if done is None:
+            return [True] * len(leases)
+        written = set(done)
+        return [
+            lease.job_id in written or await self._complete_one(tenant, completion)
+            for lease, completion in zip(leases, completions, strict=True)
+        ]
+
+    async def _complete_one(self, tenant: str, completion: Completion) -> bool:
+        """The last word on a ticket that the batch did not find: its row may have changed while it waited."""
+        lease, result = completion.lease, completion.result
+        written: bool = await self.with_partitions(
+            lambda: self.outcomes.value(
+                self.sql("leasing", "complete_one"),
+                tenant,
+                lease.job_id,
+                lease.attempt,
+                lease.token,
+                None if result.data is None else result.data.decode(),
+                result.sanitized,
+                result.too_large,
+            )
+        )
+        return written
+
+    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
+        rows = await self.outcomes.fetch(self.sql("leasing", "facts"), tenant, *tickets_of(leases), writes=False)
+        known = {
+            row["id"]: JobFacts(
+                row["attempts"],
+                row["max_attempts"],
+                row["failures"],
+                row["lost"],
+                known_policy(row["retry"]),
+            )
+            for row in rows
+        }
+        return [known.get(lease.job_id) for lease in leases]
+
+    async def apply(self, tenant: str, changes: Sequence[Change]) -> list[Applied | None]:
+        async def run() -> list[asyncpg.Record]:
+            async with self.outcomes.transaction() as connection:
+                return await apply_transitions(self, connection, [(tenant, change) for change in changes])
+
+        rows = await self.with_partitions(run)
+        free = {(tenant, row["queue"]) for row in rows if row["state"] not in (None, "dead")}
+        for _, queue in free:
+            self.cursors.disturb(tenant, queue)
+        self.wakeups.signal(free)
+        return [
+            None if row["state"] is None else Applied(State(row["state"]), row["attempts"], row["run_at"])
+            for row in rows
+        ]
+
+    async def last_tickets(self, tenant: str, ids: Sequence[UUID]) -> Mapping[UUID, LastTicket]:
+        rows = await self.outcomes.fetch(self.sql("leasing", "last_tickets"), tenant, list(ids), writes=False)
+        return {
+            row["id"]: LastTicket(
+                row["attempt"],
+                row["spent_token"],
+                None if row["spent_verb"] is None else Verb(row["spent_verb"]),
+                State(row["state"]),
+            )
+            for row in rows
+        }
+
+
+def tickets_of(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
+    """Tickets as the arrays that functions take."""
+    return (
+        [lease.job_id for lease in leases],
+        [lease.attempt for lease in leases],
+        [lease.token for lease in leases],
+    )
