@@ -36,8 +36,10 @@ ROOT = Path(__file__).parents[2]
 
 #: Starts a server, says where it is, then waits for a fate that the test decides.
 OWNER = """
-import json, os, sys
+import json, os, signal, sys
 from devtools.postgres import PrivatePostgres
+# A run that was started in the background has SIGINT ignored, and its children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with PrivatePostgres(fsync=False) as server:
     match os.environ.get("FORKED_CHILD"):
         case "fork" if os.fork() == 0:
