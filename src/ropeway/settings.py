@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         _says("The share of a delay by which it is varied at random, up and down, so that retries spread out."),
     ] = 0.25
     retry_max_attempts: Annotated[
-        int, msgspec.Meta(ge=1, le=1_000_000), _says("How often a job is run at most before it is dead.")
+        int, msgspec.Meta(ge=1, le=25), _says("Runs a job gets at most, unless it says otherwise itself.")
     ] = 5
     crash_limit: Annotated[
         int,

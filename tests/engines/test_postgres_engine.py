@@ -10,8 +10,9 @@ import asyncpg
 import pytest
 
 from ropeway.core.errors import ConflictError, FieldError, KeyInFlight, LeaseLost
-from ropeway.core.job import Progress
-from ropeway.core.outcome import Done, Snoozed
+from ropeway.core.job import NewJob, Progress
+from ropeway.core.outcome import Done, Failed, Snoozed
+from ropeway.core.payload import JobError
 from ropeway.core.states import EventName, State
 from ropeway.engines.postgres.cursors import SET_BACK
 from ropeway.engines.protocol import Beat, Settled, Settlement
@@ -29,6 +30,7 @@ from ropeway.testing.conformance.kit import (
     new_job,
     refused,
     state_of,
+    worker,
 )
 from tests.engines.pg_kit import connected, eventually, opened, waiting_for_lock
 
@@ -109,18 +111,100 @@ class TestAnAckThatWaits:
 
 class TestCancelAndRescue:
     async def test_cannot_deadlock(self, database: str) -> None:
-        """Both lock the grant before the job: a cancel that waits for the grant holds nothing a rescue wants."""
+        """A cancel locks the job before the grant; a rescue the grant before the job, but it skips a locked one."""
         async with opened(database) as engine, connected(database) as rescuer:
             id = await enqueue_one(engine)
             await lease_one(engine)
             rescue = rescuer.transaction()
             await rescue.start()
-            await rescuer.execute("SELECT FROM ropeway.grants FOR UPDATE")
+            tokens = [row["token"] for row in await rescuer.fetch("SELECT token FROM ropeway.grants FOR UPDATE")]
             answer = asyncio.create_task(engine.cancel([id]))
             await waiting_for_lock(rescuer, "ropeway.cancel_jobs(")
-            await rescuer.execute("SELECT FROM ropeway.jobs WHERE id = $1 FOR UPDATE NOWAIT", id)
+            assert await rescuer.fetch("SELECT * FROM ropeway.held_jobs($1)", tokens) == []
+            assert await rescuer.fetchval("SELECT ropeway.delete_grants($1)", tokens) == 0
             await rescue.commit()
             assert (await answer)[0].before is State.RUNNING
+
+    async def test_a_cancel_that_waits_for_a_handler_leaves_its_heartbeats_alone(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as handler:
+            me = worker()
+            ids = [await enqueue_one(engine), await enqueue_one(engine)]
+            batch = await engine.lease(["default"], 2, me)
+            completing = handler.transaction()
+            await completing.start()
+            await engine.settle_in(handler, batch.leases[1].lease)
+            answer = asyncio.create_task(engine.cancel(ids))
+            await waiting_for_lock(handler, "ropeway.cancel_jobs(")
+            async with asyncio.timeout(1):
+                assert isinstance(await engine.heartbeat_owner(me.owner), Beat)
+            await completing.commit()
+            first, second = await answer
+            assert first.before is State.RUNNING
+            assert isinstance(second, ConflictError)
+
+
+class TestLostReplies:
+    async def test_what_a_cancelled_lease_call_claimed_is_given_back(self, database: str) -> None:
+        """Owner heartbeats would keep the unknown grant alive for ever."""
+        async with opened(database) as engine, connected(database) as other:
+            id = await enqueue_one(engine)
+            blocking = other.transaction()
+            await blocking.start()
+            await other.execute("LOCK TABLE ropeway.grants IN ACCESS EXCLUSIVE MODE")
+            call = asyncio.create_task(engine.lease(["default"], 1, worker()))
+            await waiting_for_lock(other, "ropeway.claim(")
+            call.cancel()
+            await asyncio.wait([call])
+            await blocking.rollback()
+
+            async def free_again() -> bool:
+                return await state_of(engine, id) is State.QUEUED
+
+            await eventually(free_again, within=10)
+            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 0
+
+    async def test_what_was_claimed_before_the_call_failed_is_given_back(self, database: str) -> None:
+        async with opened(database) as engine, connected(database) as other:
+            id = await enqueue_one(engine)
+            tokens: list[UUID] = []
+            await engine._lease("default", ["default"], 1, worker(), 30.0, tokens)
+            assert await state_of(engine, id) is State.RUNNING
+            engine.give_back(tokens)
+
+            async def free_again() -> bool:
+                return await state_of(engine, id) is State.QUEUED
+
+            await eventually(free_again, within=10)
+            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 0
+            assert (await engine.get([id]))[0].attempts == 0
+
+
+class TestGrantsOfAnOwner:
+    async def test_those_without_running_jobs_end_though_their_owner_beats(self, database: str) -> None:
+        """A parent beats for a child that nacks: finished grants must not live on."""
+        async with opened(database) as child, opened(database) as parent, connected(database) as other:
+            me = worker()
+            for _ in range(5):
+                await enqueue_one(child)
+                leased = (await child.lease(["default"], 1, me, lease_seconds=1)).leases[0]
+                await child.settle([Settlement(leased.lease, Failed(JobError("E", "no"), retry=False))])
+            await other.execute("UPDATE ropeway.grants SET expires_at = '2000-01-01'")
+            await parent.heartbeat_owner(me.owner)
+            await parent.rescue()
+            assert await other.fetchval("SELECT count(*) FROM ropeway.grants") == 0
+
+
+class TestDeadlocks:
+    async def test_nacks_and_cancels_of_the_same_jobs_in_other_orders(self, database: str) -> None:
+        async with opened(database) as engine, opened(database) as operator:
+            for _ in range(4):
+                ids = [answer.id for answer in await engine.enqueue([NewJob("task")] * 100)]
+                batch = await engine.lease(["default"], 100, worker())
+                failed = [Settlement(one.lease, Failed(JobError("E", "no"))) for one in batch.leases]
+                nacks, cancels = await asyncio.gather(engine.settle(failed), operator.cancel(ids[::-1]))
+                assert len(nacks) == len(cancels) == 100
+                assert all(isinstance(answer, Settled | ConflictError) for answer in nacks)
+                await operator.cancel(ids)
 
 
 class TestLateCommits:

@@ -543,7 +543,13 @@ class TestPlainSql:
             ("not json", {}),
             ("", {}),
             ("{}}", {}),
-            ('"' + "x" * 1_048_576 + '"', {}),
+            ('"' + "x" * 16_777_216 + '"', {}),
+            ("{}", {"expires_at": "20000-01-01"}),
+            ("{}", {"expires_at": "0044-03-15 BC"}),
+            ("{}", {"expires_at": "infinity"}),
+            ("{}", {"key_window": -5, "idempotency_key": "k"}),
+            ("{}", {"idempotency_key": "k" * 513}),
+            ("{}", {"unique": {"key": "k", "states": "nonsense"}}),
         ],
     )
     async def test_what_is_refused(self, database: str, payload: str, options: dict[str, Any]) -> None:
@@ -611,7 +617,6 @@ class TestPlainSql:
             {"tags": ["x"] * 17},
             {"tags": [""]},
             {"headers": {"x": "y" * 9_000}},
-            {"idempotency_key": "k" * 513},
         ],
     )
     async def test_options_that_only_python_can_refuse_end_dead(

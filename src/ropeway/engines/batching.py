@@ -11,7 +11,6 @@ import msgspec
 from ropeway.core import fields
 from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch, PayloadError
 from ropeway.core.job import NewJob
-from ropeway.core.payload import MAX_PAYLOAD_BYTES
 from ropeway.core.states import LIVE_STATES, State
 from ropeway.core.unique import key_is_free
 from ropeway.engines.protocol import Enqueued
@@ -20,7 +19,7 @@ from ropeway.engines.protocol import Enqueued
 MAX_ENQUEUE = 10_000
 
 
-def check_batch(jobs: Sequence[NewJob], now: datetime, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+def check_batch(jobs: Sequence[NewJob], now: datetime, max_payload_bytes: int) -> None:
     """Refuse a batch that is too long, or a job that is too large or beyond the horizon, naming its index."""
     if len(jobs) > MAX_ENQUEUE:
         raise BatchTooLarge(f"at most {MAX_ENQUEUE:,} jobs in one call", hint="send them in several calls")

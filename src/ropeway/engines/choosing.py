@@ -35,6 +35,10 @@ def queue_order(queues: Sequence[str | Weighted], draw: Callable[[], float] = ra
     return sorted(names, key=lambda name: (1.0 - draw()) ** (1.0 / weights[name]), reverse=True)
 
 
+#: Lanes remembered at most; a forgotten one is looked up again.
+MEMORY = 20_000
+
+
 class PriorityOrders:
     """The order of priorities per lane, looked up again at most once per `lookup_seconds`."""
 
@@ -60,6 +64,8 @@ class PriorityOrders:
 
     def learn(self, tenant: str, queue: str, waited: Mapping[int, float]) -> None:
         """Note how long each priority's oldest due job has waited."""
+        if len(self._known) > MEMORY:
+            self._known.clear()
         order = order_priorities(waited, self._step)
         self._known[(tenant, queue)] = (self._monotonic(), order)
 

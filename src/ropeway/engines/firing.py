@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -10,9 +11,11 @@ from uuid import UUID
 import msgspec
 
 from ropeway.core import cron
-from ropeway.core.errors import NameTaken
+from ropeway.core.errors import EngineError, NameTaken
 from ropeway.core.job import NewJob
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule, job_for
+
+log = logging.getLogger("ropeway.schedules")
 
 
 class FiringStore(Protocol):
@@ -37,13 +40,24 @@ async def fire_due(store: FiringStore, limit: int) -> list[Fired]:
     now = await store.now()
     fired: list[Fired] = []
     for tenant, schedule in await store.due_schedules(limit):
-        spec = schedule.spec
-        plan = cron.missed_fires(spec.cron, spec.tz, schedule.next_run_at, now, spec.missed, MAX_CATCH_UP)
-        jobs = [job_for(spec, at) for at in plan.fires]
-        ids = await store.advance(tenant, spec.name, schedule.next_run_at, plan.next_at, jobs)
-        if ids is not None:
-            fired += [Fired(tenant, spec.name, at, id) for at, id in zip(plan.fires, ids, strict=True)]
+        try:
+            fired += await _fire(store, tenant, schedule, now)
+        except EngineError:
+            raise
+        except Exception:
+            # One that cannot be planned (its time zone is not on this host, say) must not stop the others.
+            log.exception("schedule %s of tenant %s cannot be fired", schedule.name, tenant)
     return fired
+
+
+async def _fire(store: FiringStore, tenant: str, schedule: Schedule, now: datetime) -> list[Fired]:
+    spec = schedule.spec
+    plan = cron.missed_fires(spec.cron, spec.tz, schedule.next_run_at, now, spec.missed, MAX_CATCH_UP)
+    jobs = [job_for(spec, at) for at in plan.fires]
+    ids = await store.advance(tenant, spec.name, schedule.next_run_at, plan.next_at, jobs)
+    if ids is None:
+        return []
+    return [Fired(tenant, spec.name, at, id) for at, id in zip(plan.fires, ids, strict=True)]
 
 
 class Stored(NamedTuple):

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from ropeway.core import fields
 from ropeway.core.decide import JobFacts, Transition, decide
-from ropeway.core.errors import FieldError, RopewayError
+from ropeway.core.errors import FieldError, Indeterminate, RopewayError, Unavailable
 from ropeway.core.job import Progress
 from ropeway.core.lease import LastTicket, Lease, answer_spent
 from ropeway.core.outcome import Done, Failed, Outcome, Snoozed
 from ropeway.core.payload import CleanResult, JobError, clean_error, clean_result, clean_text
 from ropeway.core.states import State, Verb
 from ropeway.engines.protocol import EngineRules, Settled, Settlement, WorkerRef
+
+T = TypeVar("T")
 
 #: Characters kept of a progress message.
 MAX_PROGRESS_MESSAGE = 1_024
@@ -184,7 +186,8 @@ async def _explain(
     """Answer the leases that changed nothing: the same call again, an ended job, or a lost lease."""
     if not refused:
         return
-    tickets = await store.last_tickets(tenant, [settlements[i].lease.job_id for i in refused])
+    ids = [settlements[i].lease.job_id for i in refused]
+    tickets = await after_write(store.last_tickets(tenant, ids))
     for i in refused:
         lease, outcome = settlements[i]
         verdict = answer_spent(lease, outcome.verb, tickets.get(lease.job_id))
@@ -211,6 +214,14 @@ def _clean_error(error: JobError) -> JobError:
     if cleaned.truncated or cleaned.sanitized:
         return cleaned
     return error
+
+
+async def after_write(question: Awaitable[T]) -> T:
+    """A question asked after something was written: if it fails, what was written stays, so nothing is certain."""
+    try:
+        return await question
+    except Unavailable as error:
+        raise Indeterminate(f"it was written, but its answer is not known: {error.message}") from error
 
 
 def refusal(lease: Lease, ticket: LastTicket | None) -> RopewayError:

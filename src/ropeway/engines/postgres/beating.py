@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
@@ -85,4 +86,4 @@ class PostgresBeating(PostgresOutcomes):
         lost: Lost = Lost(),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        return await take_back(self, "owned_grants", (tenant, owner), started, lost)
+        return await take_back(self, "owned_grants", (tenant, owner), started, lost, sys.maxsize)

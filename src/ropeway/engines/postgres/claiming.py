@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from ropeway.core.ageing import PRIORITIES
-from ropeway.core.errors import PayloadError, RopewayError
+from ropeway.core.errors import EngineError, PayloadError, RopewayError
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Failed
@@ -49,15 +51,34 @@ class PostgresClaiming(PostgresOutcomes):
     ) -> LeaseBatch:
         settling.check_lease_call(count, worker, lease_seconds)
         order = queue_order(queues)
+        tokens: list[UUID] = []
+        try:
+            return await self._lease(tenant, order, count, worker, lease_seconds, tokens)
+        except BaseException:
+            # Whatever these claims took, the caller will never know of it.
+            self.give_back(tokens)
+            raise
+
+    async def _lease(
+        self,
+        tenant: str,
+        order: list[str],
+        count: int,
+        worker: WorkerRef,
+        lease_seconds: float,
+        tokens: list[UUID],
+    ) -> LeaseBatch:
+        """One or two claims. `tokens` gets each claim's token before it is sent."""
         await self._learn_waits(tenant, order)
         lanes = [(queue, priority) for queue in order for priority in self.orders.of(tenant, queue)]
         sweep = self.cursors.due(tenant, lanes, short=False)
-        leases = await self._claim(tenant, lanes, sweep, count, worker, lease_seconds)
+        leases = await self._claim(tenant, lanes, sweep, count, worker, lease_seconds, tokens)
         if len(leases) < count:
             also = self.cursors.due(tenant, lanes, short=True) - sweep
             if also:
                 rest = [lane for lane in lanes if lane in also]
-                leases += await self._claim(tenant, rest, also, count - len(leases), worker, lease_seconds)
+                missing = count - len(leases)
+                leases += await self._claim(tenant, rest, also, missing, worker, lease_seconds, tokens)
         if len(leases) == count:
             return LeaseBatch(leases, lease_seconds)
         return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
@@ -92,10 +113,12 @@ class PostgresClaiming(PostgresOutcomes):
         count: int,
         worker: WorkerRef,
         lease_seconds: float,
+        tokens: list[UUID],
     ) -> list[Leased]:
         """One claim statement: lanes to sweep start at the very beginning, the others at their cursors."""
         starts = [START if lane in sweep else self.cursors.start(tenant, lane) for lane in lanes]
         token = ids.token()
+        tokens.append(token)
         began = time.monotonic()
         rows = await self.with_partitions(
             lambda: self.claims.fetch(
@@ -127,7 +150,7 @@ class PostgresClaiming(PostgresOutcomes):
         refused = []
         for row in rows:
             lease = Lease(row[_ID], row[_ATTEMPT], token)
-            error = _unacceptable(row) if row[_UNCHECKED] else None
+            error = _unacceptable(row, self.rules.max_payload_bytes) if row[_UNCHECKED] else None
             if error is not None:
                 refused.append(Settlement(lease, Failed(error, retry=False, reason=DeadReason.BAD_PAYLOAD)))
             else:
@@ -156,10 +179,13 @@ class PostgresClaiming(PostgresOutcomes):
         return stragglers
 
     async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:
-        seconds: float | None = await self.claims.value(
-            self.sql("leasing", "next_due"), tenant, queues, writes=False
-        )
-        return seconds
+        """A hint: a store that is away just now does not undo the claims that came before."""
+        with contextlib.suppress(EngineError):
+            seconds: float | None = await self.claims.value(
+                self.sql("leasing", "next_due"), tenant, queues, writes=False
+            )
+            return seconds
+        return None
 
 
 def _reached(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> Sequence[Lane]:
@@ -177,10 +203,10 @@ def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]])
     return sorted(rows, key=lambda row: (rank[row[_QUEUE], row[_PRIORITY]], row[_RUN_AT], row[_SEQ]))
 
 
-def _unacceptable(row: asyncpg.Record) -> JobError | None:
+def _unacceptable(row: asyncpg.Record, max_bytes: int) -> JobError | None:
     """Why a job that came through the SQL function cannot be run; None when Python finds nothing wrong."""
     try:
-        check_payload(row[_PAYLOAD].encode())
+        check_payload(row[_PAYLOAD].encode(), max_bytes=max_bytes)
         job = claimed_job(row, "", "", row[_STARTED_AT])
         # Creating one checks every field.
         NewJob(

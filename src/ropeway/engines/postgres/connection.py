@@ -100,6 +100,7 @@ class Channel:
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._lock = Turns()
         self._unconfirmed = False
+        self._closed = False
 
     async def fetch(self, statement: str, *arguments: Any, writes: bool = True) -> list[asyncpg.Record]:
         """Run one statement. A lost connection is Indeterminate when it `writes`, else Unavailable."""
@@ -138,6 +139,7 @@ class Channel:
                 yield connection
 
     async def close(self) -> None:
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             try:
@@ -147,6 +149,9 @@ class Channel:
                 connection.terminate()
 
     async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._closed:
+            raise Unavailable("this engine is closed", hint="open another one")
+        self._unconfirmed = False
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
             self._connection.add_log_listener(self._heard)

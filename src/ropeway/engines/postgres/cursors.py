@@ -29,6 +29,9 @@ BUDGET = 20.0
 FLOOR = 1.0
 
 
+#: Lanes remembered at most.
+MEMORY = 100_000
+
 #: A queue and a priority: what a claim walks from one start.
 Lane = tuple[str, int]
 
@@ -46,6 +49,12 @@ class LaneCursors:
     def start(self, tenant: str, lane: Lane) -> Position:
         """Where a claim of this lane starts."""
         return self._positions.get((tenant, lane), START)
+
+    def _make_room(self) -> None:
+        """Forget all hints when there are very many: each only spares a sweep."""
+        if len(self._positions) > MEMORY or len(self._swept) > MEMORY:
+            self._positions.clear()
+            self._swept.clear()
 
     def claimed(self, tenant: str, lane: Lane, run_at: datetime, seq: int) -> bool:
         """Note the position of a claimed job; True when it was a straggler, behind the hint."""
@@ -68,6 +77,7 @@ class LaneCursors:
 
     def swept(self, tenant: str, lanes: Iterable[Lane], took: float, *, again: bool) -> None:
         """Note a sweep. One that brought stragglers is repeated at once (`again`)."""
+        self._make_room()
         ended = float("-inf") if again else self._monotonic()
         for lane in lanes:
             self._swept[tenant, lane] = (ended, took)

@@ -43,7 +43,7 @@ class GrantBook:
     def _end_if_empty(self, token: UUID) -> None:
         if not self._open[token][1]:
             del self._open[token]
-            self._ended.append(token)
+            self.keep([token])
 
     def take_ended(self) -> list[UUID]:
         """The grants to delete now. Hand them back with `keep` if the statement failed."""
@@ -51,4 +51,5 @@ class GrantBook:
         return ended
 
     def keep(self, tokens: list[UUID]) -> None:
-        self._ended += tokens
+        # A grant that is not deleted here simply expires.
+        self._ended = (self._ended + tokens)[-MEMORY:]

@@ -19,20 +19,18 @@ ENDED_SCAN = 200_000
 
 class PostgresInspecting(PostgresStore):
     async def get(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Job | None]:
-        live, ended = Conditions(), Conditions()
+        live = Conditions()
+        ended = live.part()
         for part in (live, ended):
             part.add("j.tenant = ?", tenant)
             part.add("j.id = ANY(?::uuid[])", list(ids))
-        rows = await self.reads.fetch(
-            self.sql("inspecting", "live") + live.where(), *live.parameters, writes=False
+        # One statement, one snapshot: a job that ends or is redriven meanwhile is in one table or the other.
+        statement = (
+            f"{self.sql('inspecting', 'live')}{live.where()} UNION ALL "
+            f"{self.sql('inspecting', 'ended')}{ended.where()}"
         )
+        rows = await self.reads.fetch(statement, *live.parameters, writes=False)
         found = {row["id"]: stored_job(row) for row in rows}
-        if len(found) < len(set(ids)):
-            # A job may end between the two reads: the archive is read second, so it is in one or the other.
-            rows = await self.reads.fetch(
-                self.sql("inspecting", "ended") + ended.where(), *ended.parameters, writes=False
-            )
-            found.update((row["id"], stored_job(row)) for row in rows)
         return [found.get(id) for id in ids]
 
     async def find(

@@ -28,6 +28,9 @@ LOCK_SECONDS = 60
 STEP_LOCK_TIMEOUT = "2s"
 STEP_TRIES = 15
 
+#: Seconds that one step may take: building an index on a large table takes its time.
+STEP_TIMEOUT = 4 * 3600.0
+
 
 class Status(msgspec.Struct, frozen=True):
     """What is applied and what is missing."""
@@ -122,13 +125,13 @@ class PostgresMigrations:
                 if migration.in_transaction:
                     async with self._store.chores.transaction() as connection:
                         await connection.execute(f"SET LOCAL lock_timeout = '{STEP_LOCK_TIMEOUT}'")
-                        await connection.execute(self._fill(migration.text))
+                        await connection.execute(self._fill(migration.text), timeout=STEP_TIMEOUT)
                         await self._record(connection, migration)
                 else:
                     async with self._store.chores.bare() as connection:
                         for statement in self._fill(migration.text).split(";\n"):
                             if statement.strip():
-                                await connection.execute(statement)
+                                await connection.execute(statement, timeout=STEP_TIMEOUT)
                         await self._record(connection, migration)
             except Unavailable:
                 if attempt == STEP_TRIES - 1:

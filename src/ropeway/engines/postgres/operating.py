@@ -19,6 +19,7 @@ from ropeway.engines import operating
 from ropeway.engines.postgres.filters import Conditions, ended_conditions
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Changed
+from ropeway.engines.settling import after_write
 
 #: Jobs redriven per transaction: a long redrive is many short transactions, so a kill in the middle loses none.
 REDRIVE_STEP = 500
@@ -29,7 +30,8 @@ class PostgresOperating(PostgresStore):
         rows = await self.with_partitions(
             lambda: self.chores.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
         )
-        states = await self._states(tenant, [id for id, row in zip(ids, rows, strict=True) if not row["before"]])
+        unchanged = [id for id, row in zip(ids, rows, strict=True) if not row["before"]]
+        states = await after_write(self._states(tenant, unchanged))
         return [
             Changed(id, State(row["before"]), State.CANCELLED)
             if row["before"]
@@ -41,7 +43,8 @@ class PostgresOperating(PostgresStore):
         self, ids: Sequence[UUID], *, by: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> list[Changed | RopewayError]:
         rows = await self._redrive(ids, by, tenant)
-        states = await self._states(tenant, [id for id, row in zip(ids, rows, strict=True) if not row["before"]])
+        unchanged = [id for id, row in zip(ids, rows, strict=True) if not row["before"]]
+        states = await after_write(self._states(tenant, unchanged))
         return [
             Changed(id, State(row["before"]), State.QUEUED)
             if row["before"]
@@ -121,7 +124,7 @@ class PostgresOperating(PostgresStore):
                 return {row["id"]: State(before.get(row["id"], row["state"])) for row in rows}
 
         gone = await self.with_partitions(run)
-        states = await self._states(tenant, [id for id in ids if id not in gone])
+        states = await after_write(self._states(tenant, [id for id in ids if id not in gone]))
         answers: list[Changed | RopewayError] = []
         for id in ids:
             # An id that is named twice is gone the second time.
@@ -140,6 +143,8 @@ class PostgresOperating(PostgresStore):
 
     async def resume(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None:
         await self._set_paused(tenant, queue, False)
+        # Sweeps of a paused queue found nothing in it, whatever had come back to it meanwhile.
+        self.cursors.disturb(tenant, queue)
         self.wakeups.signal({(tenant, queue)})
 
     async def _set_paused(self, tenant: str, queue: str, paused: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -9,9 +12,10 @@ from uuid import UUID
 import asyncpg
 
 from ropeway.core.decide import JobFacts
-from ropeway.core.errors import InputError, LeaseLost, RopewayError
+from ropeway.core.errors import EngineError, InputError, LeaseLost, RopewayError
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.lease import LastTicket, Lease
+from ropeway.core.outcome import Lost
 from ropeway.core.payload import clean_result
 from ropeway.core.states import State, Verb
 from ropeway.engines import settling
@@ -19,6 +23,7 @@ from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.fields import folded
 from ropeway.engines.postgres.rows import known_policy
 from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.postgres.takeback import take_back
 from ropeway.engines.postgres.transitions import apply_transitions
 from ropeway.engines.protocol import (
     Settled,
@@ -26,8 +31,26 @@ from ropeway.engines.protocol import (
 )
 from ropeway.engines.settling import Applied, Change, Completion
 
+#: Seconds after which a claim whose answer was lost is looked for, again and again: its statement may still be
+#: under way when the first look finds nothing.
+LOOK_FOR_LOST = (0.0, 0.5, 2.0, 10.0, 30.0)
+
 
 class PostgresOutcomes(PostgresStore):
+    def give_back(self, tokens: Sequence[UUID]) -> None:
+        """Release, soon, whatever was claimed under these grants: their caller never heard of them.
+
+        Owner heartbeats would keep such a grant alive for ever, so waiting for it to expire is not enough.
+        """
+        if tokens:
+            self.in_background(self._give_back(list(tokens)))
+
+    async def _give_back(self, tokens: list[UUID]) -> None:
+        for pause in LOOK_FOR_LOST:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(EngineError):
+                await take_back(self, "given_grants", (tokens,), frozenset(), Lost(), sys.maxsize)
+
     async def settle(
         self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT
     ) -> list[Settled | RopewayError]:
@@ -118,11 +141,20 @@ class PostgresOutcomes(PostgresStore):
         return [known.get(lease.job_id) for lease in leases]
 
     async def apply(self, tenant: str, changes: Sequence[Change]) -> list[Applied | None]:
+        ended = self.grants.take_ended()
+
         async def run() -> list[asyncpg.Record]:
             async with self.outcomes.transaction() as connection:
-                return await apply_transitions(self, connection, [(tenant, change) for change in changes])
+                written = await apply_transitions(self, connection, [(tenant, change) for change in changes])
+                if ended:
+                    await connection.fetchval(self.sql("upkeeping", "delete_grants"), ended)
+                return written
 
-        rows = await self.with_partitions(run)
+        try:
+            rows = await self.with_partitions(run)
+        except RopewayError:
+            self.grants.keep(ended)
+            raise
         free = {(tenant, row["queue"]) for row in rows if row["state"] not in (None, "dead")}
         for _, queue in free:
             self.cursors.disturb(tenant, queue)

@@ -110,7 +110,7 @@ class Wakeups:
                 for start in range(0, len(lanes), LANES_PER_NOTIFY):
                     message = msgspec.json.encode(lanes[start : start + LANES_PER_NOTIFY]).decode()
                     # A hint that cannot be sent is dropped: pollers find the job.
-                    with contextlib.suppress(EngineError):
+                    with contextlib.suppress(EngineError, asyncpg.PostgresError):
                         await self._sender.value("SELECT pg_notify($1, $2)", self._channel, message)
                 await asyncio.sleep(PAUSE)
         finally:

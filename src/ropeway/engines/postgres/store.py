@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import asyncpg
 
-from ropeway.core.errors import ConfigurationError
+from ropeway.core.errors import ConfigurationError, Unavailable
 from ropeway.engines import sqlfile
 from ropeway.engines.choosing import PriorityOrders
 from ropeway.engines.postgres.connection import Address, Channel
@@ -29,6 +29,9 @@ TEST_CLOCK = "{schema}.test_now()"
 
 #: Times further ahead than this are checked against the engine's own clock, at the price of one more question.
 NEAR_HORIZON = timedelta(days=365 * 9)
+
+#: How often the victim of a deadlock tries again.
+DEADLOCK_TRIES = 3
 
 #: How many days ahead partitions are made.
 DAYS_AHEAD = 14
@@ -76,6 +79,13 @@ class PostgresStore:
         listen = self.address if listen_url is None else Address.parse(listen_url)
         self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
         self._partitions = asyncio.Lock()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside the calls; what is left of it ends with the engine."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def sql(self, file: str, name: str) -> str:
         """A named statement of `sql/<file>.sql` with its holes filled."""
@@ -92,14 +102,19 @@ class PostgresStore:
         return await self.now() if near else host
 
     async def with_partitions(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run `call`; when a partition for today is missing, attach it and run it again."""
-        try:
-            return await call()
-        except asyncpg.CheckViolationError as error:
-            # Only a row without a partition breaks a check that has no name; the message may be in any language.
-            if error.constraint_name is not None:
-                raise
-        await self.ensure_partitions()
+        """Run `call`, which is one transaction; again when a partition is missing (it is attached first), or when
+        it was the victim of a deadlock: then nothing of it was stored."""
+        for attempt in range(DEADLOCK_TRIES):
+            try:
+                return await call()
+            except asyncpg.CheckViolationError as error:
+                # Only a row without a partition breaks a check that has no name; messages may be in any language.
+                if error.constraint_name is not None or attempt:
+                    raise
+                await self.ensure_partitions()
+            except Unavailable as error:
+                if not isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+                    raise
         return await call()
 
     async def ensure_partitions(self) -> int:
@@ -114,6 +129,10 @@ class PostgresStore:
             return made
 
     async def close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
         await self.wakeups.close()
         for channel in (
             self.claims,

@@ -66,6 +66,12 @@ class PostgresSubmitting(PostgresStore):
         self._keyed_calls: Coalescer[Call, Enqueued] = Coalescer(self._flush_keyed, limit=FLUSH)
         self._waiters = asyncio.Semaphore(WAITERS)
 
+    async def close(self) -> None:
+        """Wait for what was submitted, then close."""
+        await self._plain_calls.close()
+        await self._keyed_calls.close()
+        await super().close()
+
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
         if not jobs:
             return []

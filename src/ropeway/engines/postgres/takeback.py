@@ -25,27 +25,59 @@ if TYPE_CHECKING:
     from ropeway.engines.postgres.store import PostgresStore
 
 
+#: Jobs taken back per transaction, about: short enough for any statement timeout, however much there is to do.
+STEP = 1_000
+
+
 async def take_back(
     store: PostgresStore,
     grants: str,
     arguments: tuple[Any, ...],
     started: Collection[UUID] | None,
     lost: Lost,
+    limit: int,
 ) -> list[Rescued]:
-    """End the grants that the statement `grants` locks: started jobs (None: all) are lost, the rest released."""
+    """End grants that the statement `grants` locks, until about `limit` jobs were taken back: started jobs (None:
+    all) are lost, the rest released."""
+    rescued: list[Rescued] = []
+    while len(rescued) < limit:
+        step = min(STEP, limit - len(rescued))
+        ended, taken = await _step(store, grants, arguments, started, lost, step)
+        rescued += taken
+        if not ended:
+            break
+    return rescued
 
-    async def run() -> list[tuple[asyncpg.Record, asyncpg.Record]]:
+
+async def _step(
+    store: PostgresStore,
+    grants: str,
+    arguments: tuple[Any, ...],
+    started: Collection[UUID] | None,
+    lost: Lost,
+    limit: int,
+) -> tuple[int, list[Rescued]]:
+    """One transaction of it: how many grants are gone, and the jobs that were taken back."""
+
+    async def run() -> tuple[int, list[tuple[asyncpg.Record, asyncpg.Record]]]:
         async with store.chores.transaction() as connection:
-            tokens = [row["token"] for row in await connection.fetch(store.sql("upkeeping", grants), *arguments)]
+            tokens: list[UUID] = []
+            jobs = 0
+            for row in await connection.fetch(store.sql("upkeeping", grants), *arguments):
+                if jobs >= limit:
+                    break
+                tokens.append(row["token"])
+                jobs += row["jobs"]
             if not tokens:
-                return []
+                return 0, []
             held = await connection.fetch(store.sql("upkeeping", "held_jobs"), tokens)
             changes = [(row["tenant"], change_for(store, row, started, lost)) for row in held]
             written = await apply_transitions(store, connection, changes) if changes else []
-            await connection.execute(store.sql("upkeeping", "delete_grants"), tokens)
-            return list(zip(held, written, strict=True))
+            ended: int = await connection.fetchval(store.sql("upkeeping", "delete_grants"), tokens)
+            return ended, list(zip(held, written, strict=True))
 
-    return announce(store, await store.with_partitions(run))
+    ended, taken = await store.with_partitions(run)
+    return ended, announce(store, taken)
 
 
 def announce(store: PostgresStore, taken: list[tuple[asyncpg.Record, asyncpg.Record]]) -> list[Rescued]:

@@ -51,7 +51,7 @@ class PostgresUpkeeping(PostgresStore):
     _audited = _FIRST
 
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
-        return await take_back(self, "expired_grants", (limit,), None, Lost("expired"))
+        return await take_back(self, "expired_grants", (), None, Lost("expired"), limit)
 
     async def audit(self, *, limit: int = 1_000) -> list[Rescued]:
         del limit  # bounded by the stretch of rows it looks at
@@ -173,9 +173,11 @@ class PostgresUpkeeping(PostgresStore):
     async def _prune_keys(self) -> int:
         removed = 0
         while True:
-            rows = await self.chores.fetch(self._upkeep_sql("prune_keys"), PRUNE_STEP)
-            removed += len(rows)
-            if len(rows) < PRUNE_STEP:
+            async with self.chores.transaction() as connection:
+                old = await connection.fetch(self._upkeep_sql("old_keys"), PRUNE_STEP)
+                columns = [[row[column] for row in old] for column in ("tenant", "kind", "key")]
+                removed += len(await connection.fetch(self._upkeep_sql("prune_keys"), *columns))
+            if len(old) < PRUNE_STEP:
                 return removed
 
     def _upkeep_sql(self, name: str) -> str:

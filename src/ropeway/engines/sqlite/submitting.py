@@ -42,7 +42,7 @@ class SqliteSubmitting(SqliteStore):
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
         if not jobs:
             return []
-        check_batch(jobs, self.clock.now())
+        check_batch(jobs, self.clock.now(), self.rules.max_payload_bytes)
         asked = submission(tenant, jobs, self.rules.idempotency_window)
         return await self.write(enqueue_all, asked, len(jobs))
 

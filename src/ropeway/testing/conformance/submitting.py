@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch
+from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch, PayloadError
 from ropeway.core.job import NewJob
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import EventName, State
@@ -58,6 +58,16 @@ NASTY_PAYLOADS = (
 
 
 class TestBatches:
+    async def test_a_payload_beyond_the_limit_is_refused_with_its_index(self, harness: Harness) -> None:
+        async with harness.subject(msgspec.structs.replace(TEST_RULES, max_payload_bytes=100)) as subject:
+            large = b'"' + b"x" * 99 + b'"'
+            await subject.engine.enqueue([new_job(payload=b'"' + b"x" * 98 + b'"')])
+            for jobs in ([new_job(payload=large)], [new_job(), new_job(payload=large)]):
+                with pytest.raises(PayloadError) as refusal:
+                    await subject.engine.enqueue(jobs)
+                assert (refusal.value.code, refusal.value.index) == ("payload_too_large", len(jobs) - 1)
+            assert (await subject.engine.count()).number == 1
+
     async def test_answers_come_in_order_and_so_do_the_jobs(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             answers = await subject.engine.enqueue([new_job(payload=b"%d" % n) for n in range(50)])

@@ -90,11 +90,13 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    i integer;
     j {schema}.jobs;
     v_now timestamptz := {now};
     v_worker text;
 BEGIN
-    FOR i IN 1 .. cardinality(p_ids) LOOP
+    -- Always in this order, whoever calls: two batches over the same jobs then cannot deadlock.
+    FOR i IN SELECT s FROM generate_subscripts(p_ids, 1) s ORDER BY p_tenants[s], p_ids[s] LOOP
         item := i; state := NULL; attempts := NULL; run_at := NULL; queue := NULL;
         SELECT * INTO j FROM {schema}.jobs t
         WHERE t.tenant = p_tenants[i] AND t.id = p_ids[i] AND t.lease_token = p_tokens[i] AND t.attempt = p_attempts[i]
@@ -138,19 +140,17 @@ CREATE FUNCTION {schema}.cancel_jobs(
     p_tenants text[], p_ids uuid[], p_reason text, p_only_overdue boolean, p_spare_running boolean
 ) RETURNS TABLE (item integer, before text)
 LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET lock_timeout = '2s'
 AS $$
 DECLARE
+    i integer;
     j {schema}.jobs;
     v_now timestamptz := {now};
+    v_revoked uuid[] := '{}';
+    v_tokens uuid[] := '{}';
 BEGIN
-    FOR i IN 1 .. cardinality(p_ids) LOOP
+    FOR i IN SELECT s FROM generate_subscripts(p_ids, 1) s ORDER BY p_tenants[s], p_ids[s] LOOP
         item := i; before := NULL;
-        IF NOT (p_only_overdue OR p_spare_running) THEN
-            PERFORM FROM {schema}.grants g WHERE g.token = (
-                SELECT t.lease_token FROM {schema}.jobs t WHERE t.tenant = p_tenants[i] AND t.id = p_ids[i]
-            ) FOR UPDATE;
-        END IF;
         DELETE FROM {schema}.jobs t
         WHERE t.tenant = p_tenants[i] AND t.id = p_ids[i]
           AND (NOT p_spare_running OR t.lease_token IS NULL)
@@ -165,10 +165,15 @@ BEGIN
             PERFORM {schema}.log_event(j, 'job.cancelled', j.event_seq, j.worker, NULL, NULL, NULL,
                 json_build_object('reason', p_reason)::text);
             IF j.lease_token IS NOT NULL THEN
-                UPDATE {schema}.grants g SET revoked = g.revoked || j.id WHERE g.token = j.lease_token;
+                v_revoked := v_revoked || j.id;
+                v_tokens := v_tokens || j.lease_token;
             END IF;
         END IF;
         RETURN NEXT;
+    END LOOP;
+    -- Last, so that no grant is locked while this waits for a job: its worker's heartbeats must go on.
+    FOR i IN SELECT s FROM generate_subscripts(v_tokens, 1) s ORDER BY v_tokens[s] LOOP
+        UPDATE {schema}.grants g SET revoked = g.revoked || v_revoked[i] WHERE g.token = v_tokens[i];
     END LOOP;
 END $$;
 
@@ -180,10 +185,11 @@ SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    i integer;
     a {schema}.archive;
     v_now timestamptz := {now};
 BEGIN
-    FOR i IN 1 .. cardinality(p_ids) LOOP
+    FOR i IN SELECT s FROM generate_subscripts(p_ids, 1) s ORDER BY p_ids[s] LOOP
         item := i; before := NULL; queue := NULL;
         DELETE FROM {schema}.archive t
         WHERE t.tenant = p_tenant AND t.id = p_ids[i] AND t.state IN ('dead', 'cancelled')
@@ -400,11 +406,13 @@ BEGIN
     ORDER BY x.seq;
 END $$;
 
--- Delete those of these grants that no job carries any more.
-CREATE FUNCTION {schema}.delete_grants(p_tokens uuid[]) RETURNS void
+-- Delete those of these grants that no job carries any more; answers how many.
+CREATE FUNCTION {schema}.delete_grants(p_tokens uuid[]) RETURNS bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    v_gone bigint;
 BEGIN
     DELETE FROM {schema}.grants g
     WHERE g.token = ANY (p_tokens)
@@ -415,6 +423,8 @@ BEGIN
               WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
           ) x
       );
+    GET DIAGNOSTICS v_gone = ROW_COUNT;
+    RETURN v_gone;
 END $$;
 
 -- Jobs that were not started in time, the longest overdue first.
@@ -430,4 +440,34 @@ BEGIN
     SELECT j.tenant, j.id FROM {schema}.jobs j
     WHERE j.expires_at IS NOT NULL AND j.expires_at <= v_now AND j.lease_token IS NULL AND j.attempts = 0
     ORDER BY j.expires_at LIMIT p_limit;
+END $$;
+
+-- Extend the grants of one worker process of which some job still carries the token; the others (all settled, or only
+-- revoked jobs to tell of) are left to expire. `done` says which those are. Deletes the grants in p_ended.
+CREATE FUNCTION {schema}.heartbeat_owner(p_tenant text, p_owner uuid, p_ended uuid[])
+RETURNS TABLE (token uuid, expires_in double precision, revoked uuid[], done boolean)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := {now};
+BEGIN
+    DELETE FROM {schema}.grants g WHERE g.token = ANY (p_ended);
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT g.token, EXISTS (
+            SELECT FROM unnest(g.job_ids) AS t (id)
+            CROSS JOIN LATERAL (
+                SELECT FROM {schema}.jobs j
+                WHERE j.tenant = g.tenant AND j.id = t.id AND j.lease_token = g.token LIMIT 1
+            ) x
+        ) AS open
+        FROM {schema}.grants g WHERE g.owner = p_owner AND g.tenant = p_tenant
+    )
+    UPDATE {schema}.grants g
+    SET expires_at = CASE WHEN held.open
+        THEN greatest(g.expires_at, v_now + g.lease_seconds * interval '1 second') ELSE g.expires_at END
+    FROM held WHERE g.token = held.token
+    RETURNING g.token, extract(epoch FROM g.expires_at - v_now)::double precision, g.revoked, NOT held.open;
 END $$;

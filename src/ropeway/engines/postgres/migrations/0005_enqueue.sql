@@ -172,6 +172,7 @@ DECLARE
     v_max_attempts smallint;
     v_run_at timestamptz;
     v_delay double precision;
+    v_expires_at timestamptz;
     v_unique jsonb := options -> 'unique';
     v_kinds text[] := '{}'; v_keys text[] := '{}'; v_prints bytea[] := '{}';
     v_windows double precision[] := '{}'; v_states text[] := '{}';
@@ -190,53 +191,70 @@ BEGIN
        OR v_tenant !~ '^[A-Za-z0-9._:-]{1,128}$' THEN
         RAISE EXCEPTION 'type, queue and tenant must be 1 to 128 of A-Z a-z 0-9 . _ : -' USING ERRCODE = 'RW400';
     END IF;
-    IF payload IS NULL OR octet_length(payload) > 1048576 THEN
-        RAISE EXCEPTION 'payload must be JSON of at most 1 MiB' USING ERRCODE = 'RW400';
-    END IF;
-    PERFORM payload::json;
-    v_priority := coalesce(CASE options ->> 'priority'
-        WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'default' THEN 5 WHEN 'low' THEN 7 WHEN 'bulk' THEN 9
-        ELSE (options ->> 'priority')::smallint END, 5);
-    v_max_attempts := coalesce((options ->> 'max_attempts')::smallint, 5);
-    IF v_priority NOT BETWEEN 1 AND 9 OR v_max_attempts NOT BETWEEN 1 AND 25 THEN
-        RAISE EXCEPTION 'priority must be 1 to 9 and max_attempts 1 to 25' USING ERRCODE = 'RW400';
-    END IF;
-    IF options ? 'run_at' AND options ? 'delay' THEN
-        RAISE EXCEPTION 'give run_at or delay, not both' USING ERRCODE = 'RW400';
-    END IF;
-    v_run_at := (options ->> 'run_at')::timestamptz;
-    v_delay := (options ->> 'delay')::double precision;
-    IF NOT isfinite(v_run_at) OR v_run_at > {now} + interval '3653 days' OR NOT v_delay BETWEEN 0 AND 315619200 THEN
-        RAISE EXCEPTION 'run_at and delay must be at most 10 years ahead' USING ERRCODE = 'RW400';
-    END IF;
-    IF (options ->> 'timeout')::double precision <> 0 AND NOT (options ->> 'timeout')::double precision BETWEEN 1 AND 86400
-       OR NOT (options ->> 'expires_in')::double precision BETWEEN 0.001 AND 315619200 THEN
-        RAISE EXCEPTION 'timeout must be 0 or 1 to 86400 seconds, expires_in more than 0' USING ERRCODE = 'RW400';
-    END IF;
-    IF jsonb_typeof(options -> 'headers') <> 'object' OR jsonb_typeof(options -> 'tags') <> 'array'
-       OR jsonb_path_exists(options, '$.headers.* ? (@.type() != "string")')
-       OR jsonb_path_exists(options, '$.tags[*] ? (@.type() != "string")') THEN
-        RAISE EXCEPTION 'headers must be an object of texts, tags an array of texts' USING ERRCODE = 'RW400';
-    END IF;
-    IF options ? 'idempotency_key' THEN
-        v_kinds := v_kinds || 'idempotency'::text;
-        v_keys := v_keys || (options ->> 'idempotency_key');
-        -- Callers in other languages need no fingerprint: theirs is made from what they sent.
-        v_prints := v_prints || coalesce(decode(options ->> 'fingerprint', 'hex'),
-            sha256(convert_to(type || chr(10) || payload || chr(10) || (options - 'idempotency_key')::text, 'UTF8')));
-        v_windows := v_windows || coalesce((options ->> 'key_window')::double precision, 86400);
-        v_states := v_states || ''::text;
-    END IF;
-    IF v_unique IS NOT NULL THEN
-        v_kinds := v_kinds || 'unique'::text;
-        v_keys := v_keys || (v_unique ->> 'key');
-        v_prints := v_prints || ''::bytea;
-        v_windows := v_windows || (v_unique ->> 'within')::double precision;
-        v_states := v_states || coalesce(v_unique ->> 'states', 'scheduled,queued,running,retrying,waiting');
-        IF v_unique ->> 'key' IS NULL THEN
-            RAISE EXCEPTION 'unique needs a key' USING ERRCODE = 'RW400';
+    BEGIN
+        -- How large a payload may be is a setting that the lease checks; here is only the bound that no setting passes.
+        IF payload IS NULL OR octet_length(payload) > 16777216 THEN
+            RAISE EXCEPTION 'payload must be JSON of at most 16 MiB' USING ERRCODE = 'RW400';
         END IF;
-    END IF;
+        PERFORM payload::json;
+        v_priority := coalesce(CASE options ->> 'priority'
+            WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'default' THEN 5 WHEN 'low' THEN 7 WHEN 'bulk' THEN 9
+            ELSE (options ->> 'priority')::smallint END, 5);
+        v_max_attempts := coalesce((options ->> 'max_attempts')::smallint, 5);
+        IF v_priority NOT BETWEEN 1 AND 9 OR v_max_attempts NOT BETWEEN 1 AND 25 THEN
+            RAISE EXCEPTION 'priority must be 1 to 9 and max_attempts 1 to 25' USING ERRCODE = 'RW400';
+        END IF;
+        IF options ? 'run_at' AND options ? 'delay' THEN
+            RAISE EXCEPTION 'give run_at or delay, not both' USING ERRCODE = 'RW400';
+        END IF;
+        v_run_at := (options ->> 'run_at')::timestamptz;
+        v_delay := (options ->> 'delay')::double precision;
+        IF NOT isfinite(v_run_at) OR v_run_at > {now} + interval '3653 days' OR NOT v_delay BETWEEN 0 AND 315619200 THEN
+            RAISE EXCEPTION 'run_at and delay must be at most 10 years ahead' USING ERRCODE = 'RW400';
+        END IF;
+        IF (options ->> 'timeout')::double precision <> 0 AND NOT (options ->> 'timeout')::double precision BETWEEN 1 AND 86400
+           OR NOT (options ->> 'expires_in')::double precision BETWEEN 0.001 AND 315619200 THEN
+            RAISE EXCEPTION 'timeout must be 0 or 1 to 86400 seconds, expires_in more than 0' USING ERRCODE = 'RW400';
+        END IF;
+        v_expires_at := (options ->> 'expires_at')::timestamptz;
+        IF NOT isfinite(v_expires_at)
+           OR NOT v_expires_at BETWEEN '1970-01-01 00:00:00+00' AND {now} + interval '3653 days' THEN
+            RAISE EXCEPTION 'expires_at must be a time, at most 10 years ahead' USING ERRCODE = 'RW400';
+        END IF;
+        IF NOT (options ->> 'key_window')::double precision BETWEEN 0 AND 315619200
+           OR NOT octet_length(options ->> 'idempotency_key') BETWEEN 1 AND 512 THEN
+            RAISE EXCEPTION 'idempotency_key must be 1 to 512 bytes, key_window 0 or more seconds'
+                USING ERRCODE = 'RW400';
+        END IF;
+        IF jsonb_typeof(options -> 'headers') <> 'object' OR jsonb_typeof(options -> 'tags') <> 'array'
+           OR jsonb_path_exists(options, '$.headers.* ? (@.type() != "string")')
+           OR jsonb_path_exists(options, '$.tags[*] ? (@.type() != "string")') THEN
+            RAISE EXCEPTION 'headers must be an object of texts, tags an array of texts' USING ERRCODE = 'RW400';
+        END IF;
+        IF options ? 'idempotency_key' THEN
+            v_kinds := v_kinds || 'idempotency'::text;
+            v_keys := v_keys || (options ->> 'idempotency_key');
+            -- Callers in other languages need no fingerprint: theirs is made from what they sent.
+            v_prints := v_prints || coalesce(decode(options ->> 'fingerprint', 'hex'),
+                sha256(convert_to(type || chr(10) || payload || chr(10) || (options - 'idempotency_key')::text, 'UTF8')));
+            v_windows := v_windows || coalesce((options ->> 'key_window')::double precision, 86400);
+            v_states := v_states || ''::text;
+        END IF;
+        IF v_unique IS NOT NULL THEN
+            v_kinds := v_kinds || 'unique'::text;
+            v_keys := v_keys || (v_unique ->> 'key');
+            v_prints := v_prints || ''::bytea;
+            v_windows := v_windows || (v_unique ->> 'within')::double precision;
+            v_states := v_states || coalesce(v_unique ->> 'states', 'scheduled,queued,running,retrying,waiting');
+            IF v_unique ->> 'key' IS NULL OR NOT octet_length(v_unique ->> 'key') BETWEEN 1 AND 1024
+               OR NOT string_to_array(v_unique ->> 'states', ',') <@ ARRAY[
+                   'scheduled', 'queued', 'running', 'retrying', 'waiting', 'succeeded', 'dead', 'cancelled'] THEN
+                RAISE EXCEPTION 'unique needs a key of 1 to 1024 bytes and states that exist' USING ERRCODE = 'RW400';
+            END IF;
+        END IF;
+    EXCEPTION WHEN data_exception THEN
+        RAISE EXCEPTION 'the payload or an option cannot be read: %', SQLERRM USING ERRCODE = 'RW400';
+    END;
     v_kept := jsonb_strip_nulls(jsonb_build_object(
         'timeout', options -> 'timeout', 'retry', options -> 'retry', 'expires_at', options -> 'expires_at',
         'expires_in', options -> 'expires_in', 'tags', options -> 'tags', 'headers', options -> 'headers'));

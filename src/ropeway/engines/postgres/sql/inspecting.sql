@@ -100,3 +100,6 @@ LIMIT $7
 
 -- name: pruned_through
 SELECT value::bigint FROM {schema}.meta WHERE name = 'events_pruned_through'
+
+-- name: position_secret
+SELECT value FROM {schema}.meta WHERE name = 'position_secret'

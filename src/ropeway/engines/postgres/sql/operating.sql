@@ -1,10 +1,10 @@
 -- Operating. The functions are in migrations/0004.
 
 -- name: cancel_jobs
-SELECT * FROM {schema}.cancel_jobs($1, $2, $3, $4, $5)
+SELECT * FROM {schema}.cancel_jobs($1, $2, $3, $4, $5) ORDER BY item
 
 -- name: redrive_jobs
-SELECT * FROM {schema}.redrive_jobs($1, $2, $3)
+SELECT * FROM {schema}.redrive_jobs($1, $2, $3) ORDER BY item
 
 -- name: reschedule_job
 SELECT * FROM {schema}.reschedule_job($1, $2, $3, $4, $5, $6)

@@ -2,11 +2,16 @@
 
 -- name: expired_grants
 -- Grants whose time is over, locked so that no heartbeat can revive them while their jobs are taken back.
-SELECT token FROM {schema}.grants WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
-FOR UPDATE SKIP LOCKED
+SELECT token, cardinality(job_ids) AS jobs FROM {schema}.grants
+WHERE expires_at <= {now} ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 
 -- name: owned_grants
-SELECT token FROM {schema}.grants WHERE tenant = $1 AND owner = $2 FOR UPDATE
+SELECT token, cardinality(job_ids) AS jobs FROM {schema}.grants
+WHERE tenant = $1 AND owner = $2 LIMIT 1000 FOR UPDATE
+
+-- name: given_grants
+-- Grants by their tokens.
+SELECT token, cardinality(job_ids) AS jobs FROM {schema}.grants WHERE token = ANY ($1::uuid[]) FOR UPDATE
 
 -- name: held_jobs
 SELECT * FROM {schema}.held_jobs($1)
@@ -32,20 +37,25 @@ WHERE (c.tenant, c.id) > ($1, $2) ORDER BY c.tenant, c.id OFFSET $3 - 1 LIMIT 1
 SELECT * FROM {schema}.overdue($1)
 
 -- name: cancel_overdue
-SELECT * FROM {schema}.cancel_jobs($1, $2, 'expired', true, false)
+SELECT * FROM {schema}.cancel_jobs($1, $2, 'expired', true, false) ORDER BY item
+
+-- name: old_keys
+-- Keys whose window is over, locked: no one can take one over until the next statement has looked at its job.
+SELECT o.tenant, o.kind, o.key FROM {schema}.keys o
+WHERE o.until IS NOT NULL AND o.until <= {now}
+  AND NOT EXISTS (SELECT FROM {schema}.jobs j WHERE j.tenant = o.tenant AND j.id = o.job_id)
+  AND (o.kind = 'idempotency'
+       OR NOT EXISTS (SELECT FROM {schema}.archive a WHERE a.tenant = o.tenant AND a.id = o.job_id))
+LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: prune_keys
--- Keys whose window is over and whose job has ended; unique keys stay as long as their job can be found.
-DELETE FROM {schema}.keys k
-WHERE (k.tenant, k.kind, k.key) IN (
-    SELECT o.tenant, o.kind, o.key FROM {schema}.keys o
-    WHERE o.until IS NOT NULL AND o.until <= {now}
-      AND NOT EXISTS (SELECT FROM {schema}.jobs j WHERE j.tenant = o.tenant AND j.id = o.job_id)
-      AND (o.kind = 'idempotency'
-           OR NOT EXISTS (SELECT FROM {schema}.archive a WHERE a.tenant = o.tenant AND a.id = o.job_id))
-    LIMIT $1
-    FOR UPDATE SKIP LOCKED
-)
+-- Delete those of these keys whose job has ended; unique keys stay as long as their job can be found.
+DELETE FROM {schema}.keys o
+USING unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, kind, key)
+WHERE o.tenant = n.tenant AND o.kind = n.kind AND o.key = n.key AND o.until <= {now}
+  AND NOT EXISTS (SELECT FROM {schema}.jobs j WHERE j.tenant = o.tenant AND j.id = o.job_id)
+  AND (o.kind = 'idempotency'
+       OR NOT EXISTS (SELECT FROM {schema}.archive a WHERE a.tenant = o.tenant AND a.id = o.job_id))
 RETURNING 1
 
 -- name: partitions_before
