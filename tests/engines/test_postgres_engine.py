@@ -111,7 +111,7 @@ class TestAnAckThatWaits:
 
 class TestCancelAndRescue:
     async def test_cannot_deadlock(self, database: str) -> None:
-        """A cancel locks the job before the grant; a rescue the grant before the job, but it skips a locked one."""
+        """A cancel locks the job, then the grant; a rescue the grant, then those jobs that are not locked."""
         async with opened(database) as engine, connected(database) as rescuer:
             id = await enqueue_one(engine)
             await lease_one(engine)
