@@ -13,7 +13,8 @@ from tests.engines.pg_kit import migrated
 _EMPTY = """
 DELETE FROM ropeway.jobs; DELETE FROM ropeway.archive; DELETE FROM ropeway.events; DELETE FROM ropeway.grants;
 DELETE FROM ropeway.keys; DELETE FROM ropeway.queues; DELETE FROM ropeway.schedules;
-UPDATE ropeway.meta SET value = '0' WHERE name = 'events_pruned_through';
+DELETE FROM ropeway.workers; DELETE FROM ropeway.lines;
+UPDATE ropeway.meta SET value = '0' WHERE name IN ('events_pruned_through', 'events_restored_through');
 DROP SCHEMA public CASCADE; CREATE SCHEMA public;
 """
 

@@ -30,7 +30,9 @@ import msgspec
 from ropeway.core.decide import JobFacts, Transition
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
+from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob
+from ropeway.core.joblog import LogLine
 from ropeway.core.lease import LastTicket, Lease
 from ropeway.core.outcome import Lost
 from ropeway.core.schedule import Schedule
@@ -601,6 +603,43 @@ class DeletesRunningJobs(MemoryEngine):
         return await super().delete(ids, tenant=tenant)
 
 
+@mutant
+class LogUnfenced(MemoryEngine):
+    async def log(
+        self, lines: Sequence[tuple[Lease, LogLine]], *, tenant: str = DEFAULT_TENANT
+    ) -> list[RopewayError | None]:
+        for lease, line in lines:
+            row = self.row(tenant, lease.job_id)
+            if row is not None:
+                row.append_line(line, self.clock.now())
+        return [None] * len(lines)
+
+
+@mutant
+class LinesAllKept(MemoryEngine):
+    async def log(
+        self, lines: Sequence[tuple[Lease, LogLine]], *, tenant: str = DEFAULT_TENANT
+    ) -> list[RopewayError | None]:
+        before = {id: list(row.lines) for id, row in self.jobs.items()}
+        answers = await super().log(lines, tenant=tenant)
+        for id, kept in before.items():
+            known = {line.n for line in self.jobs[id].lines}
+            self.jobs[id].lines[:0] = [line for line in kept if line.n not in known]
+        return answers
+
+
+@mutant
+class AbsentWorkersListed(MemoryEngine):
+    async def workers(self, *, seen_within: float = 60.0, tenant: str = DEFAULT_TENANT) -> list[WorkerInfo]:
+        return await super().workers(seen_within=max(seen_within, 1e6), tenant=tenant)
+
+
+@mutant
+class AbsentWorkersNeverForgotten(MemoryEngine):
+    def forget_absent(self) -> None:
+        pass
+
+
 # ── schedules and signals ──
 
 
@@ -724,6 +763,13 @@ SQLITE_MUTANTS = {
         _sqlite("schedule fired twice", "scheduling", "advance", "AND next_run_at = :due"),
         _sqlite("paused schedule fires", "scheduling", "pause_schedule", ":paused", "0 * :paused"),
         _sqlite("expire ends what has run", "upkeeping", "overdue", "AND attempts = 0"),
+        _sqlite("log unfenced", "lines", "current_body", "AND j.token = :token AND j.attempt = :attempt"),
+        _sqlite("old lines stay", "lines", "trim", "n <= :n", "n < 0 * :n"),
+        _sqlite("tenant leak in log", "lines", "lines_of", "j.tenant = :tenant", ":tenant <> ''"),
+        _sqlite("restarted worker keeps its start", "attending", "report", "AND pid = excluded.pid"),
+        _sqlite("absent workers listed", "attending", "workers", "AND seen_at >= :since"),
+        _sqlite("absent workers never forgotten", "attending", "forget_absent", "seen_at <= :before", "0"),
+        _sqlite("tenant leak in workers", "attending", "workers", "tenant = :tenant", ":tenant <> ''"),
         _sqlite("error searched as a type only", "inspecting", "where_error", "'$.message'", "'$.type'"),
     )
 }

@@ -361,6 +361,27 @@ class TestTheServerSaysNo:
             assert (await engine.count()).number == 2, "the commit was made here"
             await enqueue_one(engine)
 
+    async def test_nor_is_a_handlers_own_commit_that_none_confirmed(self, own_database: str) -> None:
+        async with opened(own_database) as engine, connected(own_database) as admin:
+            leased = await _work(engine)
+
+            async def handle() -> None:
+                async with engine.transaction(leased.lease, lambda: None):
+                    pass
+
+            await _synchronous_standbys(admin, "'nobody'")
+            try:
+                task = asyncio.create_task(handle())
+                pid = await eventually(
+                    lambda: admin.fetchval("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+                )
+                await admin.execute("SELECT pg_cancel_backend($1)", pid)
+                with pytest.raises(Indeterminate):
+                    await task
+            finally:
+                await _synchronous_standbys(admin, "''")
+            assert await state_of(engine, leased.job.id) is State.SUCCEEDED, "the commit was made here"
+
 
 async def _synchronous_standbys(admin: asyncpg.Connection, names: str) -> None:
     await admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = {names}")

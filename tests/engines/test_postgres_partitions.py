@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from ropeway.core.errors import Unavailable
 from ropeway.core.events import EventPage
 from ropeway.core.states import State
 from ropeway.engines.postgres import PostgresEngine
@@ -99,6 +100,20 @@ class TestMakingPartitions:
             today = (await engine.now()).date()
             for parent in PARENTS:
                 assert {today, today + timedelta(days=1)} <= await days(connection, parent)
+
+    async def test_a_handlers_own_transaction_that_misses_one_is_told_and_finds_it_next_time(
+        self, fresh_database: str
+    ) -> None:
+        async with opened(fresh_database) as engine, connected(fresh_database) as connection:
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            await take_away_all(connection, "dropped")
+            with pytest.raises(Unavailable, match="partition"):
+                async with engine.transaction(leased.lease, lambda: None):
+                    pass
+            async with engine.transaction(leased.lease, lambda: None):
+                pass
+            assert await state_of(engine, id) is State.SUCCEEDED
 
     async def test_many_processes_make_them_at_once(self, fresh_database: str) -> None:
         engines = [PostgresEngine(fresh_database, days_ahead=3) for _ in range(6)]

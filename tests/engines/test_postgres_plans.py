@@ -17,6 +17,7 @@ import pytest
 
 from ropeway.core.decide import JobFacts, decide
 from ropeway.core.job import Progress
+from ropeway.core.joblog import LogLine
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
 from ropeway.core.payload import clean_result
@@ -56,7 +57,16 @@ class Meter:
 
     async def look(self) -> Reads:
         engine = self._engine
-        for channel in (engine.claims, engine.outcomes, engine.inserts, engine.keyed, engine.chores, engine.reads):
+        for channel in (
+            engine.claims,
+            engine.outcomes,
+            engine.inserts,
+            engine.keyed,
+            engine.beats,
+            engine.notes,
+            engine.chores,
+            engine.reads,
+        ):
             await channel.value("SELECT pg_stat_force_next_flush()", writes=False)
         await self._connection.execute("SELECT pg_stat_force_next_flush()")
         table = await self._connection.fetchrow(
@@ -103,6 +113,7 @@ async def make_plans(engine: PostgresEngine) -> None:
         await engine.heartbeat([lease])
         await engine.heartbeat_owner(ids.token())
         await engine.progress([(lease, Progress(1))])
+        await engine.log([(lease, LogLine("hello"))])
         await engine.cancel([lease.job_id])
         await engine.end_grants(ids.token())
         await engine.rescue()
@@ -209,6 +220,9 @@ async def test_no_call_of_the_hot_path_walks_the_table(fresh_database: str, how:
 
         _, reads = await meter.of(engine.progress([(lease, Progress(1)) for lease in leases]))
         check(reads, len(leases), "progress")
+
+        _, reads = await meter.of(engine.log([(lease, LogLine("hello")) for lease in leases]))
+        check(reads, len(leases), "log")
 
         for outcome in (Failed(BOOM), Snoozed(delay=60.0), Failed(BOOM, retry=False)):
             leased = await take(engine, meter)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import msgspec
+import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from devtools.postgres import PrivatePostgres
+from devtools.private import NotAvailable
+from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event
 from ropeway.engines.postgres import PostgresEngine
-from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some, new_job
-from tests.engines.pg_kit import connected, opened
+from ropeway.testing.conformance.kit import ack, check_log, enqueue_many, lease_some, new_job
+from tests.engines.pg_kit import connected, migrated, opened
 
 WRITERS = 3
 
@@ -43,6 +52,41 @@ class Reader:
         for id in expected:
             seqs = [event.seq for event in self.events if event.job_id == id]
             assert seqs == sorted(seqs), f"the events of {id} came in the order {seqs}"
+
+
+class TestSignedPositions:
+    async def test_a_changed_position_is_refused(self, database: str) -> None:
+        async with opened(database) as engine:
+            await enqueue_many(engine, 3)
+            position = (await engine.tail(limit=2)).position
+            body, _, signature = position.partition(".")
+            at = msgspec.json.decode(base64.urlsafe_b64decode(body + "=="))
+            at[-1] = 0  # read it all again, or anything else: the work of others
+            forged = base64.urlsafe_b64encode(msgspec.json.encode(at)).decode().rstrip("=")
+            end = await engine.tail_position()
+            for bad in (
+                f"{forged}.{signature}",
+                f"{forged}.",
+                forged,
+                f"{body}.{end.partition('.')[2]}",
+                f"{body}.{signature[:-1]}",
+                f"{body}.{signature}0",
+                f"{body}.{signature.upper()}" if signature.upper() != signature else f"{body}.",
+            ):
+                with pytest.raises(BadCursor):
+                    await engine.tail(bad)
+            assert len((await engine.tail(position)).events) == 1
+
+    async def test_the_secret_is_the_stores(self, fresh_database: str) -> None:
+        """Every process of one store takes the positions of the others; another store refuses them."""
+        other = PostgresEngine(fresh_database, schema="my_jobs", days_ahead=1)
+        await other.migrations.up()
+        async with opened(fresh_database) as engine, opened(fresh_database) as again, other:
+            await enqueue_many(engine, 2)
+            position = (await engine.tail(limit=1)).position
+            assert len((await again.tail(position)).events) == 1
+            with pytest.raises(BadCursor):
+                await other.tail(position)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 500])
@@ -159,3 +203,66 @@ async def test_any_order_of_commits_and_reads(database: str, plan: list[tuple[st
         while leased_jobs := await lease_some(engine, 100, "tail"):
             for leased in leased_jobs:
                 await ack(engine, leased)
+
+
+@pytest.fixture(scope="module")
+def copied() -> Iterator[tuple[str, str, str]]:
+    """The URL of a copy, a position in the middle of the log it was made of, and one at its end."""
+    try:
+        here, there = PrivatePostgres(shared_buffers="32MB"), PrivatePostgres(shared_buffers="32MB")
+    except NotAvailable as error:
+        pytest.skip(f"NOT RUN: postgres: {error}")
+    with here, there:
+        source, target = migrated(here.create_database("source")), there.create_database("target")
+        _use_up_ids(source, 20_000)
+        positions = asyncio.run(_positions(source))
+        dump = subprocess.run([here.bindir / "pg_dump", source], capture_output=True, check=True)
+        restore = [there.bindir / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", target]
+        subprocess.run(restore, input=dump.stdout, capture_output=True, check=True)
+        yield target, *positions
+
+
+def _use_up_ids(url: str, number: int) -> None:
+    """Let that many transactions come and go."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            f"DO $$ BEGIN FOR i IN 1 .. {number} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
+        )
+
+
+async def _positions(url: str) -> tuple[str, str]:
+    async with opened(url) as engine:
+        await enqueue_many(engine, 5)
+        return (await engine.tail(limit=2)).position, await engine.tail_position()
+
+
+class TestACopyInAnotherCluster:
+    """After a logical dump and restore: the transaction ids in the log are another cluster's, ahead of ours."""
+
+    async def test_positions_of_before_have_expired(self, copied: tuple[str, str, str]) -> None:
+        url, *positions = copied
+        async with opened(url) as engine:
+            for position in positions:
+                with pytest.raises(PositionExpired):
+                    await engine.tail(position)
+
+    async def test_what_happens_from_now_on_is_told(self, copied: tuple[str, str, str]) -> None:
+        url, *_ = copied
+        async with opened(url) as engine, opened(url) as other:
+            reader = Reader(engine, None)
+            await reader.read_all(2)
+            late = Reader(other, await other.tail_position())
+            fresh = await enqueue_many(engine, 3)
+            for each in (reader, late):
+                await each.read_all(2)
+                assert [event.job_id for event in each.events][-3:] == fresh
+            assert len(late.events) == len(reader.events) == 3
+            await asyncio.to_thread(_use_up_ids, url, 40_000)
+            await enqueue_many(engine, 1)
+            await reader.read_all(2)
+            assert len(reader.events) == 4, "what is history does not become news when our ids reach theirs"
+            again = Reader(engine, None)
+            await again.read_all(500)
+            assert again.events == reader.events
+            (leased,) = await lease_some(engine, 1)
+            assert len(await check_log(engine, leased.job.id)) == 2, "the history of a job came with it"

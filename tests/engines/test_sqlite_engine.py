@@ -20,12 +20,16 @@ import pytest
 from devtools.waiting import wait_until
 from ropeway.core.errors import ConfigurationError, Indeterminate, Unavailable
 from ropeway.core.job import NewJob
-from ropeway.core.outcome import Done
+from ropeway.core.joblog import LogLine
+from ropeway.core.outcome import Done, Failed
+from ropeway.core.payload import JobError
 from ropeway.core.states import TERMINAL_STATES, CancelReason, DeadReason, EventName, State
 from ropeway.core.unique import KeyKind
+from ropeway.engines import migrate
 from ropeway.engines.protocol import Settled, Settlement, WorkerRef
 from ropeway.engines.sqlfile import statements
 from ropeway.engines.sqlite import SqliteEngine, opening, turnstile
+from ropeway.engines.sqlite.migrating import MIGRATIONS
 from ropeway.engines.sqlite.opening import Database
 from ropeway.engines.sqlite.writer import Transaction, Writer, one_by_one
 from ropeway.runtime import ids
@@ -215,6 +219,33 @@ class TestSchema:
             assert job is not None
             assert job.payload == JOB.payload
 
+    async def test_a_file_of_the_first_version_is_brought_up_to_date(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        everything = migrate.shipped(MIGRATIONS)
+        with monkeypatch.context() as patch:
+            patch.setattr(migrate, "shipped", lambda _: everything[:1])
+            async with SqliteEngine(file) as engine:
+                (old,) = await engine.enqueue([JOB])
+        async with SqliteEngine(file) as engine:
+            applied = await engine.read(lambda db: db.execute("SELECT number FROM migrations").fetchall())
+            assert [number for (number,) in applied] == [migration.number for migration in everything]
+            assert await engine.read(_schema) == await _new_schema(file.with_name("new.db"))
+            (leased,) = (await engine.lease(["default"], 1, worker())).leases
+            assert leased.job.id == old.id
+            assert await engine.log([(leased.lease, LogLine("hello"))]) == [None]
+
+    async def test_nothing_is_left_of_a_deleted_job(self, file: Path) -> None:
+        async with SqliteEngine(file) as engine:
+            await engine.enqueue([JOB])
+            (leased,) = (await engine.lease(["default"], 1, worker())).leases
+            await engine.log([(leased.lease, LogLine("hello"))])
+            await engine.settle([Settlement(leased.lease, Done(b"1"))])
+            await engine.delete([leased.job.id])
+            for table in ("jobs", "bodies", "results", "lines"):
+                count = f"SELECT count(*) FROM {table}"
+                assert (await engine.read(lambda db, count=count: db.execute(count).fetchone()))[0] == 0, table
+
     async def test_a_claim_walks_the_line_and_sorts_nothing(self, file: Path) -> None:
         async with SqliteEngine(file) as engine:
             await engine.enqueue([JOB] * 2_000)
@@ -222,6 +253,15 @@ class TestSchema:
                 plan = await _plan(engine, statements("ropeway.engines.sqlite", "sql/leasing.sql")[statement])
                 assert any("jobs_free" in step for step in plan), plan
                 assert not any("TEMP B-TREE FOR ORDER BY" in step or "SCAN j" in step for step in plan), plan
+
+
+def _schema(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    return db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
+
+
+async def _new_schema(file: Path) -> list[tuple[str, str]]:
+    async with SqliteEngine(file) as engine:
+        return await engine.read(_schema)
 
 
 async def _plan(engine: SqliteEngine, statement: str) -> list[str]:
@@ -281,6 +321,30 @@ class TestTwoHandles:
         await asyncio.gather(*(engine.enqueue([JOB]) for engine in engines))
         assert (await engines[0].count()).number == 6
         await asyncio.gather(*(engine.close() for engine in engines))
+
+
+class TestPruningKeys:
+    async def test_a_job_that_lives_again_keeps_its_key(self, file: Path) -> None:
+        """It was redriven after its key was found to be over, and before the key was removed."""
+        async with SqliteEngine(file) as engine:
+            job = NewJob("task", idempotency_key="k", key_window=0.001)
+            (first,) = await engine.enqueue([job])
+            (leased,) = (await engine.lease(["default"], 1, worker())).leases
+            await engine.settle([Settlement(leased.lease, Failed(JobError("E", "no", ""), retry=False))])
+            read, found = engine.read, []
+
+            async def hooked(question: Any) -> Any:
+                answer = await read(question)
+                if answer == [("default", "idempotency", "k")]:
+                    found.append(answer)
+                    await engine.redrive([first.id])
+                return answer
+
+            engine.read = hooked  # type: ignore[method-assign,assignment]
+            assert (await engine.prune()).keys == 0
+            assert len(found) == 1, "the key was not found: this test showed nothing"
+            (again,) = await engine.enqueue([job])
+            assert (again.id, again.deduplicated) == (first.id, True)
 
 
 class TestGrants:

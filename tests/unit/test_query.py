@@ -40,6 +40,7 @@ JOB = Job(
     last_error=JobError("smtplib.SMTPError", "550 no such user"),
     dead_reason=DeadReason.MAX_ATTEMPTS,
     idempotency_key="order-7",
+    tags=("nightly", "eu"),
 )
 
 
@@ -71,6 +72,7 @@ FITTING: dict[str, Any] = {
     "created_before": NOON + INSTANT,
     "finished_after": NOON + timedelta(hours=1),
     "finished_before": NOON + timedelta(hours=1) + INSTANT,
+    "tag": "eu",
 }
 OTHER: dict[str, Any] = {
     "queue": "mai",
@@ -84,6 +86,7 @@ OTHER: dict[str, Any] = {
     "created_before": NOON,
     "finished_after": NOON + timedelta(hours=1) + INSTANT,
     "finished_before": NOON + timedelta(hours=1),
+    "tag": "e",
 }
 
 
@@ -157,6 +160,8 @@ def test_times_are_instants_whatever_their_zone() -> None:
         ("idempotency_key", "k" * 513),
         ("worker_id", "a\n"),
         ("worker_id", "a" * 129),
+        ("tag", ""),
+        ("tag", "a" * 129),
         ("created_after", datetime(2026, 1, 1)),  # noqa: DTZ001 - the point
         ("created_before", "2026-01-01T00:00:00Z"),
         ("finished_after", datetime(2026, 1, 1)),  # noqa: DTZ001

@@ -145,7 +145,7 @@ def attempt_history(events: Iterable[Event]) -> list[Attempt]:
 def _outcome(event: Event) -> str | None:
     cause = event.data.get("cause")
     if event.event in (EventName.RECLAIMED, EventName.DLQ) and cause is not None:
-        return "crashed" if cause == "crashed" else "lost"
+        return {"crashed": "crashed", "timeout": "timed out"}.get(cause, "lost")
     if event.event is EventName.DLQ:
         return "failed"
     return _OUTCOMES.get(event.event)

@@ -43,10 +43,11 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The owner of the lease is gone: its lease expired, or its supervisor saw the process die."""
+    """The owner of the lease is gone: its lease expired, or its supervisor saw the process die (`timeout`: it was
+    killed for a job that would not stop when its time was over)."""
 
     verb: ClassVar[Verb] = Verb.LOSE
-    cause: Literal["expired", "crashed"] = "crashed"
+    cause: Literal["expired", "crashed", "timeout"] = "crashed"
     exit_code: int | None = None
     signal: int | None = None
     peak_rss_bytes: int | None = None

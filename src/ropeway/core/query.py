@@ -64,6 +64,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     created_before: datetime | None = None
     finished_after: datetime | None = None
     finished_before: datetime | None = None
+    tag: str | None = None
 
     def __post_init__(self) -> None:
         for field in ("queue", "type"):
@@ -80,6 +81,8 @@ class JobFilter(msgspec.Struct, frozen=True):
             fields.check_key(self.idempotency_key, "idempotency_key")
         if self.worker_id is not None:
             fields.check_text(self.worker_id, "worker_id", limit=128)
+        if self.tag is not None:
+            fields.check_text(self.tag, "tag", limit=fields.MAX_TAG_LENGTH)
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -130,6 +133,7 @@ def matches(job: Job, where: JobFilter) -> bool:
         and (where.idempotency_key is None or job.idempotency_key == where.idempotency_key)
         and (where.worker_id is None or job.locked_by == where.worker_id)
         and (where.reason is None or job.dead_reason == where.reason)
+        and (where.tag is None or where.tag in job.tags)
         and (
             where.error is None
             or (error is not None and (where.error in error.message or where.error in error.type))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,15 @@ from ropeway.core.job import NewJob
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule, job_for
 
 log = logging.getLogger("ropeway.schedules")
+
+Row = TypeVar("Row", bound="NamedColumns")
+Read = TypeVar("Read")
+
+
+class NamedColumns(Protocol):
+    """A row whose columns have names, of any driver."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
 
 
 class FiringStore(Protocol):
@@ -58,6 +67,18 @@ async def _fire(store: FiringStore, tenant: str, schedule: Schedule, now: dateti
     if ids is None:
         return []
     return [Fired(tenant, spec.name, at, id) for at, id in zip(plan.fires, ids, strict=True)]
+
+
+def readable(rows: Iterable[Row], read: Callable[[Row], Read]) -> list[Read]:
+    """What `read` makes of stored schedules (rows with `tenant` and `name`), without those it cannot read."""
+    found = []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except Exception:
+            # Its time zone is not on this host, or another version wrote it: that must not hide the others.
+            log.exception("schedule %s of tenant %s cannot be read", row["name"], row["tenant"])
+    return found
 
 
 class Stored(NamedTuple):

@@ -10,7 +10,8 @@ never parses, reorders or rewrites. Only the engine's clock decides what is due 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -21,7 +22,9 @@ import msgspec
 from ropeway.core.decide import Rules
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
+from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
+from ropeway.core.joblog import DEFAULT_LINES, LogLine
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost, Outcome
 from ropeway.core.payload import MAX_PAYLOAD_BYTES
@@ -119,7 +122,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A heartbeat was taken. `revoked` names jobs of these grants that must be stopped (cancelled, or lost)."""
+    """A heartbeat was taken. `revoked` names jobs of these grants that must be stopped (cancelled, or lost);
+    `expires_in` is 0 when the time is over already."""
 
     expires_in: float
     revoked: tuple[UUID, ...] = ()
@@ -170,6 +174,12 @@ class Submitting(Protocol):
         """Enqueue inside the transaction open on the caller's own connection: it commits or vanishes with it."""
         ...
 
+    def enqueue_in_sync(
+        self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        """As `enqueue_in`, through a blocking connection; may be called from any thread that owns one."""
+        ...
+
 
 class Leasing(Protocol):
     async def lease(
@@ -200,10 +210,23 @@ class Leasing(Protocol):
         """Complete a job as the last statement of the handler's own transaction; raises LeaseLost."""
         ...
 
+    def transaction(
+        self, lease: Lease, result: Callable[[], bytes | None], *, tenant: str = DEFAULT_TENANT
+    ) -> AbstractAsyncContextManager[Any]:
+        """A connection in a transaction that completes the job with `result()` and commits when the block ends,
+        or rolls back when it raises; LeaseLost: rolled back; Indeterminate: the commit's answer was lost."""
+        ...
+
     async def progress(
         self, updates: Sequence[tuple[Lease, Progress]], *, tenant: str = DEFAULT_TENANT
     ) -> list[RopewayError | None]:
         """Note how far running jobs are. Not a transition: no event."""
+        ...
+
+    async def log(
+        self, lines: Sequence[tuple[Lease, LogLine]], *, tenant: str = DEFAULT_TENANT
+    ) -> list[RopewayError | None]:
+        """Append lines to the logs of running jobs, in order; each job keeps its newest 1,000."""
         ...
 
     async def heartbeat(
@@ -262,6 +285,12 @@ class Inspecting(Protocol):
 
     async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
         """All kept events of one job in `seq` order."""
+        ...
+
+    async def log_of(
+        self, id: UUID, *, after: int = 0, limit: int = DEFAULT_LINES, tenant: str = DEFAULT_TENANT
+    ) -> list[LogLine]:
+        """The kept lines of one job's log with numbers beyond `after`, in order; none once the job is gone."""
         ...
 
     async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
@@ -356,8 +385,22 @@ class Upkeeping(Protocol):
         ...
 
     async def prune(self) -> Pruned:
-        """Remove ended jobs, events and keys whose time is over, by whole UTC days; log each dead job removed on
-        `ropeway.purged`."""
+        """Remove ended jobs, events and keys whose time is over, by whole UTC days, and workers not seen for a
+        day; log each dead job removed on `ropeway.purged`."""
+        ...
+
+
+class Attending(Protocol):
+    async def report_worker(self, info: WorkerInfo, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Note that a worker is there: its row is made or renewed, seen now by the engine's clock."""
+        ...
+
+    async def workers(self, *, seen_within: float = SEEN_WITHIN, tenant: str = DEFAULT_TENANT) -> list[WorkerInfo]:
+        """The workers that were seen within so many seconds, by id."""
+        ...
+
+    async def forget_worker(self, id: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        """A worker is gone; nothing happens if it was not there."""
         ...
 
 
@@ -365,7 +408,7 @@ class Signalling(Protocol):
     async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> Subscription: ...
 
 
-class Engine(Submitting, Leasing, Inspecting, Operating, Scheduling, Upkeeping, Signalling, Protocol):
+class Engine(Submitting, Leasing, Inspecting, Operating, Scheduling, Upkeeping, Attending, Signalling, Protocol):
     """A store of jobs."""
 
     name: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
 
@@ -23,9 +24,19 @@ class WithoutTransactions:
     ) -> list[UUID]:
         raise self._lacks(Capability.TRANSACTIONAL_ENQUEUE)
 
+    def enqueue_in_sync(
+        self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        raise self._lacks(Capability.TRANSACTIONAL_ENQUEUE)
+
     async def settle_in(
         self, connection: Any, lease: Lease, result: bytes | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Settled:
+        raise self._lacks(Capability.TRANSACTIONAL_COMPLETION)
+
+    def transaction(
+        self, lease: Lease, result: Callable[[], bytes | None], *, tenant: str = DEFAULT_TENANT
+    ) -> AbstractAsyncContextManager[Any]:
         raise self._lacks(Capability.TRANSACTIONAL_COMPLETION)
 
     def _lacks(self, capability: Capability) -> NotSupported:

@@ -26,7 +26,8 @@ _SET_CLOCK = "UPDATE {schema}.test_clock SET now = $1"
 _EMPTY = """
 DELETE FROM {schema}.jobs; DELETE FROM {schema}.archive; DELETE FROM {schema}.events; DELETE FROM {schema}.grants;
 DELETE FROM {schema}.keys; DELETE FROM {schema}.queues; DELETE FROM {schema}.schedules;
-UPDATE {schema}.meta SET value = '0' WHERE name = 'events_pruned_through';
+DELETE FROM {schema}.workers; DELETE FROM {schema}.lines;
+UPDATE {schema}.meta SET value = '0' WHERE name IN ('events_pruned_through', 'events_restored_through');
 ALTER SEQUENCE {schema}.events_id_seq RESTART;
 """
 
@@ -70,13 +71,14 @@ class PostgresHarness:
     """Give it the URL of a database it may use; it makes (once) and empties (each time) the schema."""
 
     name = "postgres"
-    capabilities: frozenset[Capability] = PostgresEngine.capabilities
 
     def __init__(self, url: str, *, schema: str = "ropeway_conformance", direct_url: str | None = None) -> None:
         self.url = url
         self.schema = schema
         #: Set when `url` leads through a transaction pooler: LISTEN and the clock then go straight to the server.
         self._direct_url = direct_url
+        lacking = set() if direct_url is None else {Capability.TRANSACTIONAL_COMPLETION}
+        self.capabilities: frozenset[Capability] = frozenset(Capability) - lacking
         self._migrated = False
 
     def engine(self, rules: EngineRules) -> PostgresEngine:

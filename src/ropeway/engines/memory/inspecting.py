@@ -11,6 +11,7 @@ from ropeway.core import query
 from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event, EventPage
 from ropeway.core.job import DEFAULT_TENANT, Job
+from ropeway.core.joblog import DEFAULT_LINES, LogLine, check_lines
 from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
 from ropeway.core.states import State
 from ropeway.engines.memory.rows import JobRow, queue_counts
@@ -91,6 +92,13 @@ class MemoryInspecting(MemoryStore):
 
     async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
         return [event for event in self.events if event.job_id == id and event.tenant == tenant]
+
+    async def log_of(
+        self, id: UUID, *, after: int = 0, limit: int = DEFAULT_LINES, tenant: str = DEFAULT_TENANT
+    ) -> list[LogLine]:
+        check_lines(after, limit)
+        row = self.row(tenant, id)
+        return [] if row is None else [line for line in row.lines if line.n > after][:limit]
 
     async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
         start = self.events_removed if position is None else self._position(position)

@@ -10,6 +10,7 @@ from ropeway.core.ageing import PRIORITIES
 from ropeway.core.decide import JobFacts, Transition, decide
 from ropeway.core.errors import RopewayError
 from ropeway.core.job import DEFAULT_TENANT, Progress
+from ropeway.core.joblog import LogLine
 from ropeway.core.lease import LastTicket, Lease
 from ropeway.core.outcome import Lost, Released
 from ropeway.core.states import EventName, State, Verb
@@ -192,6 +193,17 @@ class MemoryLeasing(MemoryStore):
             answers.append(None)
         return answers
 
+    async def log(
+        self, lines: Sequence[tuple[Lease, LogLine]], *, tenant: str = DEFAULT_TENANT
+    ) -> list[RopewayError | None]:
+        answers: list[RopewayError | None] = []
+        for lease, line in lines:
+            row = self._current(tenant, lease)
+            if row is not None:
+                row.append_line(line, self.clock.now())
+            answers.append(None if row is not None else self._refusal(tenant, lease))
+        return answers
+
     def _refusal(self, tenant: str, lease: Lease) -> RopewayError:
         row = self.row(tenant, lease.job_id)
         ticket = None if row is None else row.last_ticket(self.clock.now())
@@ -225,7 +237,7 @@ class MemoryLeasing(MemoryStore):
         now = self.clock.now()
         until = min(grant.expires_at for grant in [g for g in grants if g.open] or grants)
         return Beat(
-            expires_in=(until - now).total_seconds(),
+            expires_in=max(0.0, (until - now).total_seconds()),
             revoked=tuple(id for grant in grants for id in grant.revoked),
         )
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from ropeway.core.decide import JobFacts
 from ropeway.core.job import Job, NewJob, Progress
+from ropeway.core.joblog import MAX_LINES, LogLine, kept_line
 from ropeway.core.lease import LastTicket
 from ropeway.core.payload import JobError
 from ropeway.core.retry import RetryPolicy
@@ -51,6 +52,7 @@ class JobRow:
     cancel_reason: CancelReason | None = None
     progress: Progress | None = None
     event_seq: int = 0
+    lines: list[LogLine] = field(default_factory=list)
 
     def state(self, now: datetime) -> State:
         if self.ended is not None:
@@ -83,6 +85,12 @@ class JobRow:
     @property
     def retry(self) -> RetryPolicy | None:
         return self.new.retry
+
+    def append_line(self, line: LogLine, now: datetime) -> None:
+        """Keep one more line of the handler's, and the newest only."""
+        number = self.lines[-1].n + 1 if self.lines else 1
+        self.lines.append(kept_line(line, attempt=self.attempt, n=number, at=now))
+        del self.lines[:-MAX_LINES]
 
     def last_ticket(self, now: datetime) -> LastTicket:
         return LastTicket(self.attempt, self.spent_token, self.spent_verb, self.state(now))

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ropeway.core.errors import NotFound
 from ropeway.core.events import Event, event_data, event_state, milliseconds
+from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.payload import JobError
 from ropeway.core.states import CancelReason, EventName, State, Verb
@@ -54,6 +55,7 @@ class MemoryStore:
         self.keys: dict[tuple[str, str, str], KeyRow] = {}
         self.stored_schedules: dict[tuple[str, str], ScheduleRow] = {}
         self.paused: set[tuple[str, str]] = set()
+        self.attendance: dict[tuple[str, str], WorkerInfo] = {}
         self.events: list[Event] = []
         #: How many events retention has removed: positions in the log count from the very first one.
         self.events_removed = 0

@@ -7,12 +7,13 @@ from uuid import UUID
 from ropeway.core.outcome import Lost
 from ropeway.core.states import LIVE_STATES, CancelReason, State
 from ropeway.core.unique import KeyKind
+from ropeway.engines.memory.attending import MemoryAttending
 from ropeway.engines.memory.leasing import MemoryLeasing
 from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 
 
-class MemoryUpkeeping(MemoryLeasing):
+class MemoryUpkeeping(MemoryLeasing, MemoryAttending):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         now = self.clock.now()
         expired = sorted(
@@ -40,6 +41,7 @@ class MemoryUpkeeping(MemoryLeasing):
         return [row.id for row in overdue]
 
     async def prune(self) -> Pruned:
+        self.forget_absent()
         return Pruned(jobs=self._prune_jobs(), events=self._prune_events(), keys=self._prune_keys())
 
     def _prune_jobs(self) -> int:

@@ -58,7 +58,7 @@ class PostgresBeating(PostgresOutcomes):
                 answers.append(settling.refusal(lease, tickets.get(lease.job_id)))
             else:
                 self.grants.told(lease.token, row["revoked"])
-                answers.append(Beat(row["expires_in"], tuple(row["revoked"])))
+                answers.append(Beat(max(0.0, row["expires_in"]), tuple(row["revoked"])))
         return answers
 
     async def heartbeat_owner(self, owner: UUID, *, tenant: str = DEFAULT_TENANT) -> Beat | None:
@@ -74,7 +74,7 @@ class PostgresBeating(PostgresOutcomes):
             self.grants.told(row["token"], row["revoked"])
         working = [row for row in rows if not row["done"]] or rows
         return Beat(
-            expires_in=min(row["expires_in"] for row in working),
+            expires_in=max(0.0, min(row["expires_in"] for row in working)),
             revoked=tuple(id for row in rows for id in row["revoked"]),
         )
 

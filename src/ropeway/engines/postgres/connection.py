@@ -7,8 +7,8 @@ A pool costs more per call than the choice of driver does, and a claim must neve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -36,7 +36,16 @@ _NO_SCHEMA = (
     asyncpg.UndefinedColumnError,
     asyncpg.UndefinedObjectError,
 )
-_BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError, EOFError)
+#: The connection is gone, or nobody knows what it is doing. (asyncpg calls it an internal error when it is used
+#: between the server's last word and the end of the connection.)
+BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -106,7 +115,7 @@ class Channel:
         """Run one statement. A lost connection is Indeterminate when it `writes`, else Unavailable."""
         async with self._lock:
             connection = await self._connected()
-            with _Explained(writes):
+            with Explained(writes):
                 rows = await connection.fetch(statement, *arguments)
             self._check_confirmed()
             return rows
@@ -115,7 +124,7 @@ class Channel:
         """The first column of the first row, or None."""
         async with self._lock:
             connection = await self._connected()
-            with _Explained(writes):
+            with Explained(writes):
                 value = await connection.fetchval(statement, *arguments)
             self._check_confirmed()
             return value
@@ -125,7 +134,7 @@ class Channel:
         """Several statements, all or none."""
         async with self._lock:
             connection = await self._connected()
-            with _Explained(writes=True):
+            with Explained(writes=True):
                 async with connection.transaction():
                     yield connection
             self._check_confirmed()
@@ -135,7 +144,7 @@ class Channel:
         """The connection itself, for statements that refuse to run in a transaction."""
         async with self._lock:
             connection = await self._connected()
-            with _Explained(writes=True):
+            with Explained(writes=True):
                 yield connection
 
     async def close(self) -> None:
@@ -145,7 +154,7 @@ class Channel:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     await connection.close()
-            except _BROKEN:
+            except BROKEN:
                 connection.terminate()
 
     async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
@@ -158,23 +167,51 @@ class Channel:
         return self._connection
 
     def _heard(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        """A commit whose replication was not waited for is told as a mere warning, in the server's language."""
-        if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
+        if _is_unconfirmed(message):
             self._unconfirmed = True
 
     def _check_confirmed(self) -> None:
         if self._unconfirmed:
             self._unconfirmed = False
-            raise Indeterminate("the standby did not confirm the commit in time")
+            raise unconfirmed()
 
 
-async def connect(address: Address) -> asyncpg.Connection[asyncpg.Record]:
+@contextmanager
+def standby_confirms(connection: asyncpg.Connection[asyncpg.Record]) -> Iterator[None]:
+    """A commit in this block that no standby confirmed, though one should have, is Indeterminate."""
+    heard: list[object] = []
+
+    def hear(_: object, message: asyncpg.PostgresLogMessage) -> None:
+        if _is_unconfirmed(message):
+            heard.append(message)
+
+    connection.add_log_listener(hear)
+    try:
+        yield
+    finally:
+        connection.remove_log_listener(hear)
+    if heard:
+        raise unconfirmed()
+
+
+def _is_unconfirmed(message: asyncpg.PostgresLogMessage) -> bool:
+    """A commit whose replication was not waited for is told as a mere warning, in the server's language."""
+    return getattr(message, "server_source_function", None) == "SyncRepWaitForLSN"
+
+
+def unconfirmed() -> Indeterminate:
+    return Indeterminate("the standby did not confirm the commit in time")
+
+
+async def connect(
+    address: Address, *, statement_timeout: float | None = STATEMENT_TIMEOUT
+) -> asyncpg.Connection[asyncpg.Record]:
     """A new connection; Unavailable or ConfigurationError when there is none to be had."""
     try:
         return await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_TIMEOUT,
-            command_timeout=STATEMENT_TIMEOUT,
+            command_timeout=statement_timeout,
             # A transaction pooler hands each transaction another backend: nothing prepared may be relied on.
             statement_cache_size=0 if address.pooled else 100,
         )
@@ -188,13 +225,13 @@ async def connect(address: Address) -> asyncpg.Connection[asyncpg.Record]:
         ) from None
     except (asyncpg.ClientConfigurationError, ValueError) as error:
         raise ConfigurationError(f"this PostgreSQL URL cannot be used: {error}") from None
-    except (*_BROKEN, asyncpg.PostgresError) as error:
+    except (*BROKEN, asyncpg.PostgresError) as error:
         raise Unavailable(
             f"no connection to {address.shown}: {_plain(error)}", hint="is PostgreSQL running there?"
         ) from error
 
 
-class _Explained:
+class Explained:
     """Turns the driver's errors into ours: what is known about what was stored."""
 
     def __init__(self, writes: bool) -> None:
@@ -224,7 +261,7 @@ def explain(error: BaseException, writes: bool) -> EngineError | None:
         return _lost(writes, error)
     if isinstance(error, _ROLLED_BACK):
         return Unavailable(f"the database refused: {_plain(error)}")
-    if isinstance(error, _BROKEN):
+    if isinstance(error, BROKEN):
         return _lost(writes, error)
     return None
 

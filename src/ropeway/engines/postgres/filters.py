@@ -88,6 +88,8 @@ def _common(into: Conditions, where: JobFilter, tenant: str) -> None:
             where.error,
             where.error,
         )
+    if where.tag is not None:
+        into.add("?::text = ANY(j.tags)", where.tag)
     if where.created_after is not None:
         into.add("j.created_at >= ?", where.created_after)
     if where.created_before is not None:

@@ -121,6 +121,8 @@ class PostgresOperating(PostgresStore):
                 )
                 before = {id: row["before"] for id, row in zip(ids, cancelled, strict=True) if row["before"]}
                 rows = await connection.fetch(self.sql("operating", "delete_ended"), tenant, list(ids))
+                removed = [row["id"] for row in rows]
+                await connection.fetchval(self.sql("lines", "delete_lines"), [tenant] * len(removed), removed)
                 return {row["id"]: State(before.get(row["id"], row["state"])) for row in rows}
 
         gone = await self.with_partitions(run)

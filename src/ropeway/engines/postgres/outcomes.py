@@ -19,6 +19,7 @@ from ropeway.core.outcome import Lost
 from ropeway.core.payload import clean_result
 from ropeway.core.states import State, Verb
 from ropeway.engines import settling
+from ropeway.engines.capabilities import Capability
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.fields import folded
 from ropeway.engines.postgres.rows import known_policy
@@ -64,6 +65,7 @@ class PostgresOutcomes(PostgresStore):
     async def settle_in(
         self, connection: Any, lease: Lease, result: bytes | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Settled:
+        self.require(Capability.TRANSACTIONAL_COMPLETION)
         cleaned = clean_result(result, max_bytes=self.rules.max_payload_bytes)
         text = None if cleaned.data is None else cleaned.data.decode()
         arguments = [

@@ -31,7 +31,7 @@ class PostgresScheduling(PostgresSubmitting):
                 row = await connection.fetchrow(self._schedule_sql("lock_schedule"), tenant, schedule.name)
                 if row is not None and not replace:
                     raise firing.name_taken(schedule.name)
-                before = None if row is None else Stored(_schedule(row).spec, row["definition"])
+                before = next(iter(firing.readable([] if row is None else [row], _stored)), None)
                 kept = firing.merged(schedule, before)
                 next_run_at = firing.next_run_after_put(
                     kept, before, None if row is None else row["next_run_at"], now
@@ -47,7 +47,7 @@ class PostgresScheduling(PostgresSubmitting):
 
     async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]:
         rows = await self.reads.fetch(self._schedule_sql("list_schedules"), tenant, writes=False)
-        return [_schedule(row) for row in rows]
+        return firing.readable(rows, _schedule)
 
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         rows = await self.chores.fetch(self._schedule_sql("pause_schedule"), tenant, name, paused)
@@ -71,7 +71,7 @@ class PostgresScheduling(PostgresSubmitting):
 
     async def due_schedules(self, limit: int) -> list[tuple[str, Schedule]]:
         rows = await self.reads.fetch(self._schedule_sql("due_schedules"), limit, writes=False)
-        return [(row["tenant"], _schedule(row)) for row in rows]
+        return firing.readable(rows, lambda row: (row["tenant"], _schedule(row)))
 
     async def advance(
         self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
@@ -103,6 +103,10 @@ class PostgresScheduling(PostgresSubmitting):
 def _schedule(row: asyncpg.Record) -> Schedule:
     spec = msgspec.structs.replace(_read_spec(row["spec"]), paused=row["paused"])
     return Schedule(spec, row["next_run_at"], row["last_run_at"], row["last_job_id"])
+
+
+def _stored(row: asyncpg.Record) -> Stored:
+    return Stored(_schedule(row).spec, row["definition"])
 
 
 def _write_spec(spec: NewSchedule) -> str:

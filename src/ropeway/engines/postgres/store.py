@@ -10,12 +10,14 @@ from typing import Any, Literal, TypeVar
 
 import asyncpg
 
-from ropeway.core.errors import ConfigurationError, Unavailable
+from ropeway.core.errors import ConfigurationError, NotSupported, Unavailable
 from ropeway.engines import sqlfile
+from ropeway.engines.capabilities import Capability
 from ropeway.engines.choosing import PriorityOrders
 from ropeway.engines.postgres.connection import Address, Channel
 from ropeway.engines.postgres.cursors import BUDGET, LaneCursors
 from ropeway.engines.postgres.grants import GrantBook
+from ropeway.engines.postgres.pool import Pool
 from ropeway.engines.postgres.signalling import Wakeups
 from ropeway.engines.protocol import EngineRules
 
@@ -40,6 +42,8 @@ DAYS_AHEAD = 14
 class PostgresStore:
     """Connections by kind of work, and the named statements of `sql/`, ready for one schema."""
 
+    capabilities = frozenset(Capability)
+
     def __init__(
         self,
         url: str,
@@ -60,6 +64,9 @@ class PostgresStore:
         self.schema = schema
         self.durability: Literal["full", "relaxed", "none"] = durability
         self.address = Address.parse(url)
+        if self.address.pooled:
+            # A handler's transaction would keep a backend of the pool for as long as the handler takes.
+            self.capabilities = self.capabilities - {Capability.TRANSACTIONAL_COMPLETION}
         self.days_ahead = days_ahead
         clock = sqlfile.fill(TEST_CLOCK, {"schema": schema}) if test_clock else REAL_CLOCK
         self.holes = {"schema": schema, "now": clock}
@@ -71,8 +78,11 @@ class PostgresStore:
         self.keyed = Channel(self.address)
         self.beats = Channel(self.address)
         self.signals = Channel(self.address)
+        self.notes = Channel(self.address)
         self.chores = Channel(self.address)
         self.reads = Channel(self.address)
+        #: What handlers write in transactions of their own, for as long as each takes.
+        self.handlers = Pool(self.address)
         self.cursors = LaneCursors(sweep_budget)
         self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
         self.grants = GrantBook()
@@ -80,6 +90,14 @@ class PostgresStore:
         self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
         self._partitions = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
+
+    def require(self, capability: Capability) -> None:
+        """Refuse what this engine declares it lacks."""
+        if capability not in self.capabilities:
+            raise NotSupported(
+                f"there is no {capability.value.replace('_', ' ')} behind a connection pooler",
+                hint="give the engine a direct URL, without ?pooled=1",
+            )
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` beside the calls; what is left of it ends with the engine."""
@@ -141,10 +159,12 @@ class PostgresStore:
             self.keyed,
             self.beats,
             self.signals,
+            self.notes,
             self.chores,
             self.reads,
         ):
             await channel.close()
+        await self.handlers.close()
 
 
 _statements: dict[tuple[str, str, str, str], str] = {}

@@ -98,6 +98,13 @@ class PostgresSubmitting(PostgresStore):
         check_batch(jobs, await self.clock_for(*times), self.rules.max_payload_bytes)
         return await transactional.enqueue(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
 
+    def enqueue_in_sync(
+        self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        # The host's clock may be a little off at a horizon of ten years.
+        check_batch(jobs, datetime.now(UTC), self.rules.max_payload_bytes)
+        return transactional.enqueue_sync(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
+
     async def _flush_plain(self, calls: Sequence[Call]) -> Sequence[Enqueued | Exception]:
         batch = _submissions(calls)
         try:

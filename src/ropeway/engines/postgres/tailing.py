@@ -11,9 +11,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event, EventPage
@@ -33,10 +35,20 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     upto: str | None = None
     upto_high: int = 0
     last: int = 0
+    #: The cluster whose snapshots these are; in another one they mean nothing.
+    cluster: str = ""
 
 
 #: Before the first event: a snapshot that saw nothing.
 BEGINNING = Position("1:1:", 0)
+
+
+class Bounds(NamedTuple):
+    """How far the log was pruned, up to where it is only history, and the cluster that writes it now."""
+
+    pruned: int
+    restored: int
+    cluster: str
 
 
 class PostgresTailing(PostgresStore):
@@ -47,17 +59,18 @@ class PostgresTailing(PostgresStore):
         return [stored_event(row) for row in rows]
 
     async def tail_position(self) -> str:
+        bounds = await self.log_bounds()
         (row,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
-        return _encode(Position(row["snapshot"], row["high"]), await self._secret())
+        return _encode(Position(row["snapshot"], row["high"], cluster=bounds.cluster), await self._secret())
 
     async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
-        pruned: int = await self.reads.value(self.sql("inspecting", "pruned_through"), writes=False)
+        bounds = await self.log_bounds()
         secret = await self._secret()
-        at = BEGINNING if position is None else _decode(position, secret)
-        if position is not None and max(at.seen_high, at.last) < pruned:
-            raise PositionExpired(
-                "the event log no longer reaches back that far", hint="start again from the oldest kept event"
-            )
+        if position is None:
+            at = replace(BEGINNING, cluster=bounds.cluster)
+        else:
+            at = _decode(position, secret)
+            _check_reach(at, bounds)
         events: list[Event] = []
         looked = False
         while len(events) < limit:
@@ -67,8 +80,8 @@ class PostgresTailing(PostgresStore):
                     break
                 looked = True
                 (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
-                at = Position(at.seen, at.seen_high, end["snapshot"], end["high"], 0)
-            at, found = await self._step(at, limit - len(events), max(pruned, 0))
+                at = replace(at, upto=end["snapshot"], upto_high=end["high"], last=0)
+            at, found = await self._step(at, limit - len(events), bounds)
             events += [event for event in found if tenant is None or event.tenant == tenant]
         return EventPage(events, _encode(at, secret))
 
@@ -79,20 +92,42 @@ class PostgresTailing(PostgresStore):
             self._position_secret = text.encode()
         return self._position_secret
 
-    async def _step(self, at: Position, limit: int, pruned: int) -> tuple[Position, list[Event]]:
+    async def log_bounds(self) -> Bounds:
+        """Where the log begins. Notices that the store was copied into another cluster, and notes it there."""
+        while True:
+            (row,) = await self.reads.fetch(self.sql("inspecting", "log_bounds"), writes=False)
+            if row["written_by"] == row["cluster"]:
+                return Bounds(row["pruned"], row["restored"], row["cluster"])
+            await self.chores.fetch(self.sql("inspecting", "adopt_log"))
+
+    async def _step(self, at: Position, limit: int, bounds: Bounds) -> tuple[Position, list[Event]]:
         """Read one stride of what lies between the two snapshots of `at`."""
         xmax, open_then = _snapshot(at.seen)
         # Late commits may have any id, so the first stride starts at the beginning.
-        stop = min(max(at.last, at.seen_high, pruned) + STRIDE, at.upto_high)
+        start = max(at.last, bounds.restored)
+        stop = min(max(start, at.seen_high, bounds.pruned) + STRIDE, at.upto_high)
         rows = await self.reads.fetch(
             self.sql("inspecting", "tail"),
-            at.seen, at.upto, at.last, stop, open_then, xmax, limit, writes=False,
+            at.seen, at.upto, start, stop, open_then, xmax, limit, writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
         last = rows[-1]["id"] if len(rows) == limit else stop
         if last >= at.upto_high and len(rows) < limit:
-            return Position(at.upto or at.seen, at.upto_high), events
-        return Position(at.seen, at.seen_high, at.upto, at.upto_high, last), events
+            return Position(at.upto or at.seen, at.upto_high, cluster=at.cluster), events
+        return replace(at, last=last), events
+
+
+def _check_reach(at: Position, bounds: Bounds) -> None:
+    """Refuse a position that the log cannot be read on from. (Older versions did not note the cluster.)"""
+    if at.cluster and at.cluster != bounds.cluster:
+        raise PositionExpired(
+            "the event log was copied into another database cluster since",
+            hint="start again from the oldest kept event",
+        )
+    if max(at.seen_high, at.last) < max(bounds.pruned, bounds.restored):
+        raise PositionExpired(
+            "the event log no longer reaches back that far", hint="start again from the oldest kept event"
+        )
 
 
 def _snapshot(text: str) -> tuple[int, list[int]]:

@@ -9,9 +9,9 @@ import asyncpg
 
 from ropeway.core.outcome import Lost
 from ropeway.core.states import State
+from ropeway.engines.postgres.attending import PostgresAttending
 from ropeway.engines.postgres.connection import Channel
 from ropeway.engines.postgres.rows import stored_job
-from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import announce, change_for, take_back
 from ropeway.engines.postgres.transitions import apply_transitions
 from ropeway.engines.protocol import Pruned, Rescued
@@ -23,8 +23,13 @@ AUDIT_STRETCH = 20_000
 #: Dead jobs logged per read, keys deleted per statement.
 PRUNE_STEP = 1_000
 
+#: Jobs whose lines are removed per statement.
+LINES_STEP = 5_000
+
 #: Seconds that dropping a partition waits for those who read it; the next prune tries again.
 DROP_PATIENCE = 0.2
+
+_PATIENTLY = f"SET LOCAL lock_timeout = '{DROP_PATIENCE * 1000:.0f}ms'"
 
 #: Seconds that one look through a whole partition may take.
 SCAN_TIMEOUT = 600.0
@@ -47,7 +52,7 @@ _PARENTS = {
 }
 
 
-class PostgresUpkeeping(PostgresStore):
+class PostgresUpkeeping(PostgresAttending):
     _audited = _FIRST
 
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
@@ -82,6 +87,7 @@ class PostgresUpkeeping(PostgresStore):
         return await self.with_partitions(run)
 
     async def prune(self) -> Pruned:
+        await self.forget_absent()
         now = await self.now()
         await self.ensure_partitions()
         jobs = 0
@@ -113,33 +119,48 @@ class PostgresUpkeeping(PostgresStore):
         the session is changed: behind a pooler the next client would get it.
         """
         table = f"{self.schema}.{child}"
-        patience = f"SET LOCAL lock_timeout = '{DROP_PATIENCE * 1000:.0f}ms'"
         async with channel.bare() as connection:
             try:
-                # NULL: detached by an earlier prune that could not drop it.
-                pending: bool | None = await connection.fetchval(
-                    "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass($1)", table
-                )
-                if pending:
-                    async with connection.transaction():
-                        await connection.execute(patience)
-                        await connection.execute(
-                            f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} FINALIZE"
-                        )
-                elif pending is not None:
-                    # Refuses to run in a transaction, where a timeout could be set.
-                    await connection.execute(
-                        f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} CONCURRENTLY",
-                        timeout=DROP_PATIENCE,
-                    )
+                await self._detach(connection, parent, table)
+                if parent in _PARENTS:
+                    await self._remove_lines(connection, table)
                 async with connection.transaction():
-                    await connection.execute(patience)
+                    await connection.execute(_PATIENTLY)
                     await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
                     number: int = await connection.fetchval(f"SELECT count(*) FROM {table}", timeout=SCAN_TIMEOUT)
                     await connection.execute(f"DROP TABLE {table}")
                     return number
             except _NOT_NOW:
                 return 0
+
+    async def _detach(self, connection: asyncpg.Connection[asyncpg.Record], parent: str, table: str) -> None:
+        # NULL: detached by an earlier prune that could not drop it.
+        pending: bool | None = await connection.fetchval(
+            "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass($1)", table
+        )
+        if pending:
+            async with connection.transaction():
+                await connection.execute(_PATIENTLY)
+                await connection.execute(f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} FINALIZE")
+        elif pending is not None:
+            # Refuses to run in a transaction, where a timeout could be set.
+            await connection.execute(
+                f"ALTER TABLE {self.schema}.{parent} DETACH PARTITION {table} CONCURRENTLY", timeout=DROP_PATIENCE
+            )
+
+    async def _remove_lines(self, connection: asyncpg.Connection[asyncpg.Record], table: str) -> None:
+        """Remove what the handlers of these jobs said. They cannot be redriven any more: nobody else sees them."""
+        after = _FIRST
+        while await connection.fetchval(self.sql("lines", "any_line")):
+            jobs = await connection.fetch(
+                f"SELECT tenant, id FROM {table} WHERE (tenant, id) > ($1, $2) ORDER BY tenant, id LIMIT $3",
+                *after,
+                LINES_STEP,
+            )
+            if not jobs:
+                return
+            after = (jobs[-1]["tenant"], jobs[-1]["id"])
+            await connection.fetchval(self.sql("lines", "delete_lines"), *zip(*jobs, strict=True))
 
     async def _log_dead(self, channel: Channel, child: str) -> None:
         ended = self.sql("inspecting", "ended").replace(f"{self.schema}.archive j", f"{self.schema}.{child} j")

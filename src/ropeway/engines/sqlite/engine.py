@@ -11,6 +11,7 @@ from ropeway.engines.protocol import EngineRules
 from ropeway.engines.refusing import WithoutTransactions
 from ropeway.engines.sqlite.inspecting import SqliteInspecting
 from ropeway.engines.sqlite.leasing import SqliteLeasing
+from ropeway.engines.sqlite.lines import SqliteLines
 from ropeway.engines.sqlite.opening import Durability
 from ropeway.engines.sqlite.operating import SqliteOperating
 from ropeway.engines.sqlite.scheduling import SqliteScheduling
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 
 
 class SqliteEngine(
-    SqliteScheduling, SqliteUpkeeping, SqliteLeasing, SqliteOperating, SqliteInspecting, WithoutTransactions
+    SqliteScheduling,
+    SqliteUpkeeping,
+    SqliteLeasing,
+    SqliteLines,
+    SqliteOperating,
+    SqliteInspecting,
+    WithoutTransactions,
 ):
     """`sqlite:///path`: the default. What was accepted survives kill -9 and, unless relaxed, power loss."""
 

@@ -180,7 +180,7 @@ def _beat(tx: Transaction, tenant: str, lease: Lease, lease_seconds: float | Non
         # A heartbeat of one job does not carry its grant beyond that job's own timeout.
         until = min(until, started_at + seconds(timeout))
     tx.db.execute(SQL["extend_grant"], {"until": until, "token": token})
-    return Beat((max(expires_at, until) - tx.now) / 1_000_000, _ids(revoked))
+    return Beat(max(0, max(expires_at, until) - tx.now) / 1_000_000, _ids(revoked))
 
 
 def _beat_all(tx: Transaction, call: tuple[str, UUID]) -> Beat | None:
@@ -196,7 +196,7 @@ def _beat_all(tx: Transaction, call: tuple[str, UUID]) -> Beat | None:
             tx.db.execute(SQL["extend_grant"], {"until": until, "token": token})
             ends.append(max(expires_at, until))
     end = min(ends or [row[1] for row in held])
-    return Beat((end - tx.now) / 1_000_000, tuple(id for row in held for id in _ids(row[3])))
+    return Beat(max(0, end - tx.now) / 1_000_000, tuple(id for row in held for id in _ids(row[3])))
 
 
 _beat_owner = one_by_one(_beat_all)

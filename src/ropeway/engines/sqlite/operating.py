@@ -197,6 +197,7 @@ def _delete(tx: Transaction, job: Target, before: State) -> Changed | RopewayErr
 def delete_places(tx: Transaction, places: Iterable[int]) -> None:
     """Remove jobs with all their rows; their events stay."""
     gone = {"places": text(list(places))}
+    tx.db.execute(SQL["delete_lines"], gone)
     tx.db.execute(SQL["delete_bodies"], gone)
     tx.db.execute(SQL["delete_results"], gone)
     tx.db.execute(SQL["delete_jobs"], gone)

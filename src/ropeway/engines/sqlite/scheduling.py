@@ -31,7 +31,7 @@ class SqliteScheduling(SqliteSubmitting):
             row = _row(tx.db, tenant, schedule.name)
             if row is not None and not replace:
                 raise firing.name_taken(schedule.name)
-            before = None if row is None else Stored(_spec(row), row["definition"])
+            before = next(iter(firing.readable([] if row is None else [row], _stored)), None)
             kept = firing.merged(schedule, before)
             next_run_at = firing.next_run_after_put(
                 kept, before, None if row is None else moment(row["next_run_at"]), moment(tx.now)
@@ -51,7 +51,7 @@ class SqliteScheduling(SqliteSubmitting):
 
     async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]:
         return await self.read(
-            lambda db: [_schedule(row) for row in named(db, SQL["schedules"], {"tenant": tenant})]
+            lambda db: firing.readable(named(db, SQL["schedules"], {"tenant": tenant}), _schedule)
         )
 
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
@@ -81,7 +81,9 @@ class SqliteScheduling(SqliteSubmitting):
     async def due_schedules(self, limit: int) -> list[tuple[str, Schedule]]:
         asked = {"now": micros(self.clock.now()), "limit": limit}
         return await self.read(
-            lambda db: [(row["tenant"], _schedule(row)) for row in named(db, SQL["due_schedules"], asked)]
+            lambda db: firing.readable(
+                named(db, SQL["due_schedules"], asked), lambda row: (row["tenant"], _schedule(row))
+            )
         )
 
     async def advance(
@@ -127,6 +129,10 @@ def _schedule(row: sqlite3.Row) -> Schedule:
         optional_moment(row["last_run_at"]),
         None if job_id is None else uuid_from_bytes(job_id),
     )
+
+
+def _stored(row: sqlite3.Row) -> Stored:
+    return Stored(_spec(row), row["definition"])
 
 
 def _spec(row: sqlite3.Row) -> NewSchedule:

@@ -11,10 +11,10 @@ from ropeway.core.states import CancelReason, State
 from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 from ropeway.engines.sqlfile import statements
+from ropeway.engines.sqlite.attending import SqliteAttending
 from ropeway.engines.sqlite.finding import Question
 from ropeway.engines.sqlite.operating import Target, cancel_job, delete_places
 from ropeway.engines.sqlite.rows import micros, stored_jobs, text
-from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.transitions import take_back
 from ropeway.engines.sqlite.writer import FLUSH_WEIGHT, Transaction, one_by_one
 
@@ -24,7 +24,7 @@ SQL = statements("ropeway.engines.sqlite", "sql/upkeeping.sql")
 BATCH = 500
 
 
-class SqliteUpkeeping(SqliteStore):
+class SqliteUpkeeping(SqliteAttending):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         def rescue(tx: Transaction, _: None) -> list[Rescued]:
             rescued: list[Rescued] = []
@@ -67,6 +67,7 @@ class SqliteUpkeeping(SqliteStore):
         return await self.read(lambda db: db.execute(SQL[statement], parameters).fetchone() is None)
 
     async def prune(self) -> Pruned:
+        await self.forget_absent()
         jobs = 0
         last = {"tenant": "", "stage": "", "queue": ""}
         while (ended := await self._next_ended(last)) is not None:

@@ -11,8 +11,10 @@ In a test module of the engine:
 The tests are coroutines; `tests/conftest.py` of Ropeway shows the few lines that run them.
 """
 
+from ropeway.testing.conformance.attending import TestAttendance
 from ropeway.testing.conformance.capabilities import (
     TestDeclarations,
+    TestHandlersTransaction,
     TestShared,
     TestTransactionalCompletion,
     TestTransactionalEnqueue,
@@ -21,6 +23,7 @@ from ropeway.testing.conformance.events import TestHistory, TestLog, TestTail
 from ropeway.testing.conformance.grants import TestEndOfAnOwner, TestHeartbeats, TestOwners, TestRescue
 from ropeway.testing.conformance.inspecting import TestCounts, TestFind, TestGet, TestPages, TestProgress
 from ropeway.testing.conformance.leasing import TestCounters, TestDueTimes, TestLeaseCalls
+from ropeway.testing.conformance.lines import TestLines
 from ropeway.testing.conformance.operating import (
     TestCancel,
     TestDelete,
@@ -33,6 +36,7 @@ from ropeway.testing.conformance.order import TestAgeing, TestPlaceInLine, TestP
 from ropeway.testing.conformance.races import (
     TestClaimRaces,
     TestKeyRaces,
+    TestLineRaces,
     TestOperatorRaces,
     TestSettlingRaces,
     TestUpkeepRaces,
@@ -43,6 +47,7 @@ from ropeway.testing.conformance.schedules import (
     TestFiring,
     TestKeptSchedules,
     TestMissedInstants,
+    TestUnreadableSchedules,
 )
 from ropeway.testing.conformance.settling import (
     TestFailure,
@@ -63,6 +68,7 @@ from ropeway.testing.conformance.table import TestTable
 
 __all__ = [
     "TestAgeing",
+    "TestAttendance",
     "TestBatches",
     "TestCancel",
     "TestChangesOfTheClock",
@@ -80,12 +86,15 @@ __all__ = [
     "TestFiring",
     "TestForeignIds",
     "TestGet",
+    "TestHandlersTransaction",
     "TestHeartbeats",
     "TestHistory",
     "TestIdempotencyKeys",
     "TestKeptSchedules",
     "TestKeyRaces",
     "TestLeaseCalls",
+    "TestLineRaces",
+    "TestLines",
     "TestLog",
     "TestMissedInstants",
     "TestOneLife",
@@ -114,6 +123,7 @@ __all__ = [
     "TestTransactionalCompletion",
     "TestTransactionalEnqueue",
     "TestUniqueJobs",
+    "TestUnreadableSchedules",
     "TestUpkeepRaces",
     "TestWhatIsKept",
 ]

@@ -23,6 +23,7 @@ from ropeway.testing.conformance.kit import (
     new_job,
     nothing_changes,
     state_of,
+    worker,
 )
 from ropeway.testing.conformance.subject import Harness, Subject
 
@@ -130,3 +131,116 @@ class TestTransactionalCompletion:
             with pytest.raises(LeaseLost):
                 async with subject.transaction() as connection:
                     await engine.settle_in(connection, Lease(id, 1, ids.token()))
+
+
+class TestHandlersTransaction:
+    """A connection of the engine's own, in a transaction that ends with the job."""
+
+    async def test_it_is_refused_where_it_is_not_declared(self, harness: Harness) -> None:
+        if Capability.TRANSACTIONAL_COMPLETION in harness.capabilities:
+            pytest.skip("this engine has it")
+        async with harness.subject() as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            async with nothing_changes(engine, id):
+                with pytest.raises(NotSupported):
+                    async with engine.transaction(leased.lease, lambda: None):
+                        pytest.fail("the block was entered")
+
+    async def test_the_handlers_writes_and_the_end_of_the_job_are_one(self, harness: Harness) -> None:
+        async with _transactional(harness) as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            results: list[bytes] = []
+            async with engine.transaction(leased.lease, lambda: results[0]) as connection:
+                (written,) = await engine.enqueue_in(connection, [new_job()])
+                assert await engine.get([written]) == [None], "seen before it was committed"
+                assert await state_of(engine, id) is State.RUNNING
+                results.append(b'{"n": 1}')
+            assert (await job_of(engine, id)).result == b'{"n": 1}'
+            assert (await check_log(engine, id))[-1].event is EventName.COMPLETED
+            assert await state_of(engine, written) is State.QUEUED
+
+    async def test_a_block_that_raises_leaves_nothing(self, harness: Harness) -> None:
+        async with _transactional(harness) as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            written = []
+
+            async def handler() -> None:
+                async with engine.transaction(leased.lease, lambda: b"1") as connection:
+                    written.extend(await engine.enqueue_in(connection, [new_job()]))
+                    raise _Undo
+
+            async with nothing_changes(engine, id):
+                with pytest.raises(_Undo):
+                    await handler()
+                with pytest.raises(ZeroDivisionError):
+                    async with engine.transaction(leased.lease, lambda: b"%d" % (1 // 0)):
+                        pass
+            assert await engine.get(written) == [None]
+            async with engine.transaction(leased.lease, lambda: None):
+                pass
+            assert await state_of(engine, id) is State.SUCCEEDED
+
+    async def test_a_lost_lease_rolls_the_handlers_writes_back(self, harness: Harness) -> None:
+        async with _transactional(harness) as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            written = []
+
+            async def handler() -> None:
+                async with engine.transaction(leased.lease, lambda: None) as connection:
+                    written.extend(await engine.enqueue_in(connection, [new_job()]))
+                    await engine.cancel([id])
+
+            with pytest.raises(LeaseLost):
+                await handler()
+            assert await engine.get(written) == [None]
+            assert await state_of(engine, id) is State.CANCELLED
+            await enqueue_one(engine)
+            leased = await lease_one(engine)
+            with pytest.raises(LeaseLost):
+                async with engine.transaction(leased.lease, lambda: None, tenant="other"):
+                    pass
+            assert await state_of(engine, leased.job.id) is State.RUNNING
+
+    async def test_it_ends_a_job_only_once(self, harness: Harness) -> None:
+        async with _transactional(harness) as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            async with engine.transaction(leased.lease, lambda: None):
+                pass
+            async with nothing_changes(engine, id):
+                with pytest.raises(LeaseLost):
+                    async with engine.transaction(leased.lease, lambda: None):
+                        pass
+                assert (await ack(engine, leased)).already, "the same ticket is told that its work was taken"
+
+    async def test_heartbeats_go_on_while_it_is_open(self, harness: Harness) -> None:
+        async with _transactional(harness) as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine)
+            by = worker()
+            leased = await lease_one(engine, by=by)
+            async with engine.transaction(leased.lease, lambda: None):
+                await subject.advance(20)
+                beat = await engine.heartbeat_owner(by.owner)
+                assert beat is not None
+                assert beat.expires_in == 30
+                await subject.advance(20)
+                assert await engine.rescue() == []
+            assert await state_of(engine, id) is State.SUCCEEDED
+
+
+@asynccontextmanager
+async def _transactional(harness: Harness) -> AsyncIterator[Subject]:
+    if Capability.TRANSACTIONAL_COMPLETION not in harness.capabilities:
+        pytest.skip("this engine has no transactional completion")
+    async with harness.subject() as subject:
+        yield subject

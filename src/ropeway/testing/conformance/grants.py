@@ -113,6 +113,19 @@ class TestHeartbeats:
             await subject.advance(1)
             assert [rescued.id for rescued in await engine.rescue()] == [id]
 
+    async def test_no_time_is_left_never_less_than_none(self, harness: Harness) -> None:
+        """Nobody has rescued it yet, and its timeout is over: the beat changes nothing and says so."""
+        async with harness.subject() as subject:
+            engine = subject.engine
+            by = worker()
+            await enqueue_one(engine, timeout=10)
+            leased = await lease_one(engine, by=by, lease_seconds=5)
+            await subject.advance(100)
+            assert await beat(engine, leased) == Beat(0.0)
+            await engine.cancel([leased.job.id])
+            told = await beat_owner(engine, by)
+            assert told == Beat(0.0, (leased.job.id,)), "a grant with nothing but a revoked job ends with its time"
+
     async def test_a_job_without_timeout_may_beat_for_ever(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -115,6 +115,18 @@ class TestFind:
             assert await found(engine, idempotency_key="k") == set()
             assert await found(engine, queue="nowhere") == set()
 
+    async def test_by_tag_of_live_and_ended_jobs(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            a = await enqueue_one(engine, queue="a", tags=("nightly", "it's"))
+            b = await enqueue_one(engine, queue="b", tags=("nightly",))
+            await enqueue_one(engine, queue="b")
+            await ack(engine, await lease_one(engine, "a"))
+            assert await found(engine, tag="nightly") == {a, b}
+            assert await found(engine, tag="it's") == {a}
+            assert await found(engine, tag="nightly", queue="b") == {b}
+            assert await found(engine, tag="night") == set()
+
     async def test_by_worker(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from ropeway.core.errors import ConflictError, InvalidState, LeaseLost, RopewayError
+from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
 from ropeway.core.query import JobFilter
 from ropeway.core.states import EventName, State
@@ -73,6 +74,47 @@ class TestKeyRaces:
                     by_key.setdefault(job.idempotency_key, set()).add(one.id)
             assert {key: len(found) for key, found in by_key.items()} == dict.fromkeys(keys, 1)
             assert (await subject.engine.count()).number == 20
+
+
+class TestLineRaces:
+    async def test_lines_of_many_callers_are_numbered_one_after_the_other(self, harness: Harness) -> None:
+        """In other orders too: nobody waits for the other for ever."""
+        async with harness.subject() as subject:
+            engines = await handles(harness, subject, 3)
+            await enqueue_many(subject.engine, 4)
+            leases = [leased.lease for leased in await lease_some(subject.engine, 4)]
+
+            async def talk(number: int) -> None:
+                for turn in range(5):
+                    order = leases if (number + turn) % 2 else leases[::-1]
+                    lines = [(lease, LogLine(f"{number}.{turn}")) for lease in order]
+                    assert await engines[number].log(lines) == [None] * 4
+
+            await asyncio.gather(*(talk(number) for number in range(3)))
+            for lease in leases:
+                lines = await subject.engine.log_of(lease.job_id)
+                assert [line.n for line in lines] == [*range(1, 16)]
+                for number in range(3):
+                    own = [line.message for line in lines if line.message.startswith(f"{number}.")]
+                    assert own == [f"{number}.{turn}" for turn in range(5)]
+
+    async def test_nothing_is_left_of_a_job_that_is_deleted_while_it_talks(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine, other = await handles(harness, subject, 2)
+            for _ in range(ROUNDS):
+                await enqueue_one(engine)
+                leased = await lease_one(engine)
+                id = leased.job.id
+
+                async def end(id: UUID = id) -> None:
+                    await other.cancel([id])
+                    (gone,) = await other.delete([id])
+                    assert isinstance(gone, Changed)
+
+                lines = [(leased.lease, LogLine("hello"))]
+                await asyncio.gather(*(engine.log(lines) for _ in range(3)), end())
+                assert await engine.get([id]) == [None]
+                assert await engine.log_of(id) == []
 
 
 class TestClaimRaces:

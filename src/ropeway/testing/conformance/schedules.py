@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from ropeway.core.errors import NameTaken, NotFound
+from ropeway.core import cron
+from ropeway.core.errors import FieldError, NameTaken, NotFound
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule
 from ropeway.core.states import EventName, State
 from ropeway.engines.protocol import Engine
@@ -195,6 +199,51 @@ class TestFiring:
             assert job.headers["ropeway-schedule"] == "report"
             assert "ropeway-scheduled-for" not in job.headers
             assert (await the_schedule(engine)).next_run_at == before.next_run_at
+
+
+class TestUnreadableSchedules:
+    async def test_one_that_this_host_cannot_plan_does_not_stop_the_others(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its time zone was known where it was declared, and is not known here."""
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await engine.put_schedule(hourly(name="bad", cron="0 * * * *", tz="Europe/Paris"))
+            for name in ("good", "worse"):
+                await engine.put_schedule(hourly(name=name))
+            await engine.pause_schedule("worse", True)
+            await advance_to(subject, await next_hour(engine))
+            with _without_zone("Europe/Paris"), caplog.at_level(logging.ERROR, logger="ropeway.schedules"):
+                assert [fired.name for fired in await engine.fire_due()] == ["good"]
+                assert {"good", "worse"} <= {schedule.name for schedule in await engine.schedules()}
+            lines = [record.getMessage() for record in caplog.records if record.name == "ropeway.schedules"]
+            assert lines, "nobody was told"
+            assert all("schedule bad of tenant default" in line for line in lines)
+            assert [fired.name for fired in await engine.fire_due()] == ["bad"], "it fires where it can be planned"
+
+    async def test_it_can_be_replaced(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await engine.put_schedule(hourly(tz="Europe/Paris"))
+            with _without_zone("Europe/Paris"):
+                put = await engine.put_schedule(hourly(tz="UTC"))
+                assert await engine.schedules() == [put]
+                assert put.next_run_at == await next_hour(engine)
+
+
+@contextmanager
+def _without_zone(name: str) -> Iterator[None]:
+    """As on a host whose time zone database lacks one zone."""
+    known = cron.time_zone
+
+    def time_zone(tz: str) -> tzinfo:
+        if tz == name:
+            raise FieldError("unknown time zone", pointer="/tz")
+        return known(tz)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cron, "time_zone", time_zone)
+        yield
 
 
 class TestMissedInstants:

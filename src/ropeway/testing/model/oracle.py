@@ -380,7 +380,7 @@ class Oracle:
             until = min(until, job.started_at + _seconds(job.ask.timeout))
         job.grant.expires_at = max(job.grant.expires_at, until)
         revoked = sorted(small(ticket.job) for ticket in job.grant.revoked)
-        return Beat((job.grant.expires_at - self.now).total_seconds(), tuple(revoked))
+        return Beat(max(0.0, (job.grant.expires_at - self.now).total_seconds()), tuple(revoked))
 
     def heartbeat_owner(self, tenant: str, owner: UUID) -> OwnerBeat:
         grants = self._held(tenant, owner)

@@ -98,8 +98,25 @@ WHERE NOT pg_visible_in_snapshot(t.xid::text::xid8, $1::text::pg_snapshot)
 ORDER BY t.id
 LIMIT $7
 
--- name: pruned_through
-SELECT value::bigint FROM {schema}.meta WHERE name = 'events_pruned_through'
+-- name: log_bounds
+-- How far the log was pruned, how far it is only history, and whether this is the cluster that wrote it.
+SELECT coalesce(max(m.value) FILTER (WHERE m.name = 'events_pruned_through'), '0')::bigint AS pruned,
+       coalesce(max(m.value) FILTER (WHERE m.name = 'events_restored_through'), '0')::bigint AS restored,
+       max(m.value) FILTER (WHERE m.name = 'cluster') AS written_by,
+       (SELECT system_identifier::text FROM pg_control_system()) AS cluster
+FROM {schema}.meta m
+
+-- name: adopt_log
+-- The store was copied into another cluster: what it brought is history. Only the first one who notices does it.
+WITH moved AS (
+    INSERT INTO {schema}.meta AS m SELECT 'cluster', system_identifier::text FROM pg_control_system()
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value
+    RETURNING 1
+)
+UPDATE {schema}.meta m SET value = (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.events_id_seq
+)::text
+WHERE m.name = 'events_restored_through' AND EXISTS (SELECT FROM moved)
 
 -- name: position_secret
 SELECT value FROM {schema}.meta WHERE name = 'position_secret'

@@ -1,7 +1,7 @@
 -- Scheduling.
 
 -- name: lock_schedule
-SELECT spec, definition, paused, next_run_at, last_run_at, last_job_id
+SELECT tenant, name, spec, definition, paused, next_run_at, last_run_at, last_job_id
 FROM {schema}.schedules WHERE tenant = $1 AND name = $2 FOR UPDATE
 
 -- name: insert_schedule
@@ -14,7 +14,7 @@ UPDATE {schema}.schedules SET spec = $3, definition = $4, paused = $5, next_run_
 WHERE tenant = $1 AND name = $2
 
 -- name: list_schedules
-SELECT tenant, spec, definition, paused, next_run_at, last_run_at, last_job_id
+SELECT tenant, name, spec, definition, paused, next_run_at, last_run_at, last_job_id
 FROM {schema}.schedules WHERE tenant = $1 ORDER BY name
 
 -- name: pause_schedule
@@ -25,7 +25,7 @@ RETURNING spec, definition, paused, next_run_at, last_run_at, last_job_id
 DELETE FROM {schema}.schedules WHERE tenant = $1 AND name = $2 RETURNING name
 
 -- name: due_schedules
-SELECT tenant, spec, definition, paused, next_run_at, last_run_at, last_job_id
+SELECT tenant, name, spec, definition, paused, next_run_at, last_run_at, last_job_id
 FROM {schema}.schedules WHERE NOT paused AND next_run_at <= {now} ORDER BY next_run_at LIMIT $1
 
 -- name: advance

@@ -38,6 +38,9 @@ j.stage = 'leased' AND j.worker = :worker_id
 -- name: where_reason
 j.dead_reason = :reason
 
+-- name: where_tag
+EXISTS (SELECT 1 FROM bodies AS t, json_each(t.tags) AS tag WHERE t.number = j.body AND tag.value = :tag)
+
 -- name: where_created_after
 j.created_at >= :created_after
 

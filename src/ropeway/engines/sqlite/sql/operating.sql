@@ -26,8 +26,12 @@ UPDATE jobs
 SET run_at = :run_at, priority = :priority, queue = :queue, updated_at = :now, event_seq = event_seq + 1
 WHERE place = :place
 
+-- name: delete_lines
+-- Jobs go with everything they have: first what their handlers said ...
+DELETE FROM lines WHERE body IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
+
 -- name: delete_bodies
--- Jobs go with everything they have: first what they were enqueued with ...
+-- ... then what they were enqueued with ...
 DELETE FROM bodies WHERE number IN (SELECT body FROM jobs WHERE place IN (SELECT value FROM json_each(:places)))
 
 -- name: delete_results

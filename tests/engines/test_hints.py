@@ -1,0 +1,54 @@
+"""What an engine remembers to be faster is bounded: a process does not grow with the lanes that it meets."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropeway.core.ageing import PRIORITIES
+from ropeway.engines import choosing
+from ropeway.engines.choosing import PriorityOrders
+from ropeway.engines.postgres import cursors, grants
+from ropeway.engines.postgres.cursors import START, LaneCursors
+from ropeway.engines.postgres.grants import GrantBook
+from ropeway.runtime import ids
+from ropeway.runtime.clock import SystemClock
+
+BOUND = 50
+LANES = 500
+
+
+def test_orders_of_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "MEMORY", BOUND)
+    orders = PriorityOrders(60.0, 1.0, monotonic=lambda: 0.0)
+    for n in range(LANES):
+        orders.learn("default", f"q{n}", {9: 1_000.0})
+        assert len(orders._known) <= BOUND + 1
+    assert orders.stale("default", [f"q{LANES - 1}"]) == []
+    assert orders.of("default", f"q{LANES - 1}") != PRIORITIES
+    assert orders.stale("default", ["q0"]) == ["q0"], "a forgotten lane is looked up again"
+    assert orders.of("default", "q0") == PRIORITIES
+
+
+def test_places_of_claims_and_times_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursors, "MEMORY", BOUND)
+    hints = LaneCursors(monotonic=lambda: 0.0)
+    now = SystemClock().now()
+    for n in range(LANES):
+        lane = (f"q{n}", 5)
+        hints.claimed("default", lane, now, n)
+        assert hints.start("default", lane) != START
+        hints.swept("default", [lane], 0.001, again=False)
+        assert len(hints._positions) <= BOUND + 1
+        assert len(hints._swept) <= BOUND + 1
+    assert hints.start("default", ("q0", 5)) == START, "a forgotten lane is walked from its start"
+    assert hints.due("default", [("q0", 5)], short=False) == {("q0", 5)}
+
+
+def test_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "MEMORY", BOUND)
+    book = GrantBook()
+    for _ in range(LANES):
+        book.opened(ids.token(), "default", {ids.token(): 1})
+        book.keep([ids.token()])
+    assert len(book._open) <= BOUND
+    assert len(book.take_ended()) <= BOUND
