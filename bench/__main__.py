@@ -1,4 +1,4 @@
-"""`python -m bench engine --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
+"""`python -m bench engine|worker --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ from bench import fleet
 from bench.engine import EngineBench
 from bench.figures import Report
 from bench.stores import stores
+from bench.worker import WorkerBench
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Ropeway on this machine.")
     kinds = parser.add_subparsers(dest="what", required=True)
     engine = kinds.add_parser("engine", help="an engine by itself, events on")
-    engine.add_argument("--engine", choices=["postgres", "sqlite", "memory"], required=True)
-    engine.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
-    engine.add_argument("--check", action="store_true", help="exit 1 and name every figure that misses its target")
-    engine.add_argument("--quick", action="store_true", help="a tenth of the sizes; targets do not apply")
-    engine.add_argument(
-        "--only", default="", metavar="PARTS", help="of enqueue,drain,latency,ageing,pinned,shares"
-    )
-    engine.add_argument(
-        "--postgres", type=int, metavar="VERSION", help="a major version; default the newest found"
-    )
+    _arguments(engine, ["postgres", "sqlite", "memory"], "enqueue,drain,latency,ageing,pinned,shares")
+    worker = kinds.add_parser("worker", help="no-op tasks through the whole worker, events and logs on")
+    _arguments(worker, ["postgres", "sqlite"], "drain,latency,idle")
     asked = parser.parse_args()
     with stores(asked.engine, postgres_version=asked.postgres) as made:
         if not asked.json:
             print(f"{made.version}, {made.durability}, events on")
-        bench = EngineBench(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
+        kind = EngineBench if asked.what == "engine" else WorkerBench
+        bench = kind(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
         fleet.run(bench.run())
     return finish(bench.report, as_json=asked.json, check=asked.check)
+
+
+def _arguments(parser: argparse.ArgumentParser, engines: list[str], parts: str) -> None:
+    parser.add_argument("--engine", choices=engines, required=True)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    parser.add_argument("--check", action="store_true", help="exit 1 and name every figure that misses its target")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes; targets do not apply")
+    parser.add_argument("--only", default="", metavar="PARTS", help=f"of {parts}")
+    parser.add_argument(
+        "--postgres", type=int, metavar="VERSION", help="a major version; default the newest found"
+    )
 
 
 def finish(report: Report, *, as_json: bool, check: bool) -> int:

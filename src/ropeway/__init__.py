@@ -1,7 +1,11 @@
 """Ropeway: durable background jobs. These are the promised names; everything else may move."""
 
+from ropeway.app import Ropeway
+from ropeway.client.handles import JobHandle, SyncJobHandle
+from ropeway.client.tasks import Task
 from ropeway.core.decide import Rules
 from ropeway.core.errors import (
+    BadArguments,
     BadCursor,
     BatchTooLarge,
     ConfigurationError,
@@ -12,7 +16,9 @@ from ropeway.core.errors import (
     Indeterminate,
     InputError,
     InvalidState,
+    JobCancelled,
     JobEnded,
+    JobFailed,
     KeyInFlight,
     LeaseLost,
     NameTaken,
@@ -20,8 +26,11 @@ from ropeway.core.errors import (
     NotSupported,
     PayloadError,
     PositionExpired,
+    ResultUnavailable,
     RopewayError,
     Unavailable,
+    UnknownTask,
+    UsageError,
 )
 from ropeway.core.events import Attempt, Event, attempt_history
 from ropeway.core.job import Job, NewJob, Progress
@@ -36,9 +45,12 @@ from ropeway.core.unique import Unique
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import Engine, EngineRules, Leased, Settlement, Weighted, WorkerRef
 from ropeway.settings import Settings
+from ropeway.task.context import JobContext
+from ropeway.task.middleware import Middleware
 
 __all__ = [
     "Attempt",
+    "BadArguments",
     "BadCursor",
     "BatchTooLarge",
     "ConfigurationError",
@@ -55,14 +67,19 @@ __all__ = [
     "InputError",
     "InvalidState",
     "Job",
+    "JobCancelled",
+    "JobContext",
     "JobEnded",
     "JobError",
+    "JobFailed",
     "JobFilter",
+    "JobHandle",
     "KeyInFlight",
     "Lease",
     "LeaseLost",
     "Leased",
     "Lost",
+    "Middleware",
     "NameTaken",
     "NewJob",
     "NewSchedule",
@@ -72,7 +89,9 @@ __all__ = [
     "PositionExpired",
     "Progress",
     "Released",
+    "ResultUnavailable",
     "RetryPolicy",
+    "Ropeway",
     "RopewayError",
     "Rules",
     "Schedule",
@@ -80,8 +99,12 @@ __all__ = [
     "Settlement",
     "Snoozed",
     "State",
+    "SyncJobHandle",
+    "Task",
     "Unavailable",
     "Unique",
+    "UnknownTask",
+    "UsageError",
     "Weighted",
     "WorkerRef",
     "attempt_history",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from ropeway.core.errors import ConfigurationError
+from ropeway.core.redact import hide_password
+
+__all__ = ["Settings", "default_of", "describe", "hide_password", "is_secret", "setting_names", "variable_of"]
 
 PREFIX = "ROPEWAY_"
 
@@ -47,6 +49,30 @@ SchemaName = Annotated[
     ),
 ]
 Durability = Annotated[Literal["full", "relaxed"], msgspec.Meta(extra={"expected": "full or relaxed"})]
+Switch = Annotated[bool, msgspec.Meta(extra={"expected": "1, 0, true or false"})]
+AppPath = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^:\n]+(:[A-Za-z_][A-Za-z0-9_]*)?\Z",
+        extra={"expected": "a file or module such as tasks.py, package.tasks or package.tasks:app"},
+    ),
+]
+Host = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\s/]+\Z", extra={"expected": "a host name or address such as 127.0.0.1, 0.0.0.0 or ::"}
+    ),
+]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, extra={"expected": "a port from 0 (any free one) to 65535"})]
+PortOrOff = Annotated[
+    int,
+    msgspec.Meta(ge=-1, le=65_535, extra={"expected": "a port up to 65535, 0 (any free one) or -1 (off)"}),
+]
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+    msgspec.Meta(extra={"expected": "DEBUG, INFO, WARNING, ERROR or CRITICAL", "written_in": "capitals"}),
+]
+LogFormat = Annotated[Literal["auto", "json", "text"], msgspec.Meta(extra={"expected": "auto, json or text"})]
 
 
 def _says(text: str) -> msgspec.Meta:
@@ -75,6 +101,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Durability,
         _says("`full` refuses a store that may lose accepted jobs in a crash; `relaxed` accepts it and says so."),
     ] = "full"
+    app: Annotated[
+        AppPath | None,
+        _says("Where the tasks are, for commands that need them: a file, a module, or a module and a name in it."),
+    ] = None
+    concurrency: Annotated[
+        int, msgspec.Meta(ge=1, le=10_000), _says("Jobs that one worker process runs at once.")
+    ] = 100
+    job_timeout: Annotated[
+        float,
+        msgspec.Meta(ge=1, le=86_400),
+        _says("How long a job may run, in seconds, unless its task or the job itself says otherwise."),
+    ] = 3600.0
+    drain_seconds: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=86_400),
+        _says("How long a worker that was asked to stop lets running jobs finish before it gives them back."),
+    ] = 25.0
     lease_seconds: Annotated[
         float,
         msgspec.Meta(ge=1, le=43_200),
@@ -132,6 +175,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_payload_bytes: Annotated[
         int, msgspec.Meta(ge=1, le=1 << 28), _says("The largest payload or result accepted, in bytes of JSON.")
     ] = 1_048_576
+    reaper: Annotated[
+        Switch,
+        _says("Whether this process takes back lost jobs, ends overdue ones and removes what is no longer kept."),
+    ] = True
+    reaper_interval: Annotated[
+        float, msgspec.Meta(ge=0.01, le=3600), _says("Seconds between two looks for lost and overdue jobs.")
+    ] = 1.0
+    dispatcher: Annotated[Switch, _says("Whether this process fires recurring schedules.")] = True
+    dispatcher_interval: Annotated[
+        float, msgspec.Meta(ge=0.01, le=3600), _says("Seconds between two looks for schedules that are due.")
+    ] = 1.0
+    host: Annotated[Host, _says("The address that Ropeway's HTTP ports listen on; 0.0.0.0 is all of them.")] = (
+        "127.0.0.1"
+    )
+    worker_http_port: Annotated[
+        PortOrOff,
+        _says("A worker's port for /health, /ready and /metrics: 0 takes any free one, -1 switches it off."),
+    ] = 9091
+    metrics_port: Annotated[
+        Port | None,
+        _says("The same for processes that have no worker port, such as `ropeway upkeep`; none: no such port."),
+    ] = None
+    log_level: Annotated[LogLevel, _says("The least urgent level that is logged.")] = "INFO"
+    log_format: Annotated[
+        LogFormat,
+        _says("`json` is one object per line, `text` is for people, `auto` is text on a terminal only."),
+    ] = "auto"
 
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
 
@@ -205,11 +275,9 @@ def default_of(name: str) -> object:
     return next(field.default for field in msgspec.structs.fields(Settings) if field.name == name)
 
 
-def hide_password(url: str) -> str:
-    """The URL with its password, in the user part or in the query, replaced by ***."""
-    # Greedy up to the last @: a password may hold any character, and hiding too much does no harm.
-    url = re.sub(r"(://[^:/@?#]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"(?i)([?&][^=&]*(?:password|token|secret)[^=&]*=)[^&#]*", r"\1***", url)
+def is_secret(name: str) -> bool:
+    """Whether a setting's value may hold a password; `Settings.shown` hides that part of it."""
+    return bool(_extra(name, "secret"))
 
 
 # ── How a value is read ──
@@ -244,28 +312,31 @@ def _tool_table(pyproject: Path | None) -> Mapping[str, object]:
 
 
 def _parse(name: str, raw: object, source: str) -> Any:
+    written = raw.upper() if isinstance(raw, str) and _extra(name, "written_in") == "capitals" else raw
     try:
         # strict=False reads numbers from the text of a variable; bounds and patterns are in the type.
-        return msgspec.convert(raw, _types()[name], strict=False)
+        return msgspec.convert(written, _types()[name], strict=False)
     except msgspec.ValidationError as error:
-        metas = _metas(_types()[name])
-        secret = any(meta.extra and meta.extra.get("secret") for meta in metas)
         # A URL that is not one may be anything, so nobody can tell which part of it is the password.
-        value = "the value (not shown: it may hold a password)" if secret else repr(raw)
+        value = "the value (not shown: it may hold a password)" if is_secret(name) else repr(raw)
         raise ConfigurationError(
             f"{name}: {value} from {source} is not valid: expected {_expected(name)}"
         ) from error
 
 
 def _expected(name: str) -> str:
+    if expected := _extra(name, "expected"):
+        return str(expected)
     metas = _metas(_types()[name])
-    for meta in metas:
-        if meta.extra and "expected" in meta.extra:
-            return str(meta.extra["expected"])
     kind = "a whole number" if isinstance(default_of(name), int) else "a number"
     low = next(meta.ge for meta in metas if meta.ge is not None)
     high = next(meta.le for meta in metas if meta.le is not None)
     return f"{kind} from {low:g} to {high}"
+
+
+def _extra(name: str, key: str) -> object:
+    """What the type of a setting says about itself under `key`, or None."""
+    return next((meta.extra[key] for meta in _metas(_types()[name]) if meta.extra and key in meta.extra), None)
 
 
 def _types() -> dict[str, Any]:

@@ -46,6 +46,33 @@ def test_a_quick_run_prints_every_figure_as_json(engine: str) -> None:
     assert all(figure["value"] > 0 for figure in report["figures"])
 
 
+def test_a_quick_run_of_the_worker_drains_through_real_processes_and_measures_them() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bench",
+            "worker",
+            "--engine",
+            "sqlite",
+            "--quick",
+            "--json",
+            "--only",
+            "drain,latency",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = {figure["name"]: figure["value"] for figure in json.loads(done.stdout)["figures"]}
+    assert {"drain, 1 child", "drain, 2 children", "RSS of a child, 1 child"} <= figures.keys()
+    assert {"enqueue to start, p50", "enqueue to start, p99"} <= figures.keys()
+    assert all(value > 0 for value in figures.values())
+
+
 @pytest.mark.parametrize(
     ("figure", "ok"),
     [

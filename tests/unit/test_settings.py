@@ -35,6 +35,10 @@ def test_the_defaults_are_the_promised_ones() -> None:
     assert (settings.keep_succeeded, settings.keep_cancelled) == (86_400, 604_800)
     assert settings.keep_dead == settings.keep_events == 1_209_600
     assert settings.max_payload_bytes == 1_048_576
+    assert (settings.concurrency, settings.drain_seconds, settings.job_timeout) == (100, 25, 3600)
+    assert (settings.reaper, settings.reaper_interval) == (True, 1)
+    assert (settings.dispatcher, settings.dispatcher_interval) == (True, 1)
+    assert (settings.host, settings.log_level, settings.log_format) == ("127.0.0.1", "INFO", "auto")
 
 
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(pyproject: Path) -> None:
@@ -83,6 +87,20 @@ def test_every_default_is_a_value_its_own_setting_accepts(name: str) -> None:
         ("schema", "j; drop table", "a schema name"),
         ("durability", "maybe", "full or relaxed"),
         ("url", "ropeway.db", "a URL such as sqlite:///ropeway.db"),
+        ("reaper", "yes", "1, 0, true or false"),
+        ("reaper", "2", "1, 0, true or false"),
+        ("reaper_interval", "0", "a number from 0.01 to 3600"),
+        ("concurrency", "0", "a whole number from 1 to 10000"),
+        ("drain_seconds", "-1", "a number from 0 to 86400"),
+        ("job_timeout", "0.5", "a number from 1 to 86400"),
+        ("worker_http_port", "-2", "a port up to 65535, 0 (any free one) or -1 (off)"),
+        ("worker_http_port", "65536", "a port up to 65535"),
+        ("metrics_port", "-1", "a port from 0 (any free one) to 65535"),
+        ("log_level", "loud", "DEBUG, INFO, WARNING, ERROR or CRITICAL"),
+        ("log_format", "xml", "auto, json or text"),
+        ("app", ":app", "a file or module such as tasks.py"),
+        ("app", "tasks:9", "a file or module such as tasks.py"),
+        ("host", "http://here", "a host name or address"),
     ],
 )
 def test_a_bad_value_is_refused_with_name_source_and_expectation(name: str, value: str, expected: str) -> None:
@@ -92,6 +110,46 @@ def test_a_bad_value_is_refused_with_name_source_and_expectation(name: str, valu
     assert message.startswith(f"{name}: ")
     assert f"from {variable_of(name)}" in message
     assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("1", True), ("true", True), ("True", True), ("0", False), ("false", False), (True, True), (False, False)],
+)
+def test_a_switch_is_on_or_off(written: str | bool, meant: bool) -> None:
+    assert load({"reaper": written}).reaper is meant
+    if isinstance(written, str):
+        assert load(dispatcher=written).dispatcher is meant
+
+
+def test_a_switch_in_the_file_is_a_boolean(pyproject: Path) -> None:
+    pyproject.write_text("[tool.ropeway]\nreaper = false\n")
+    settings = load(pyproject=pyproject)
+    assert (settings.reaper, settings.dispatcher) == (False, True)
+
+
+def test_a_switch_that_is_off_counts_as_given() -> None:
+    settings = load({"reaper": False}, reaper="1")
+    assert settings.reaper is False
+    assert settings.sources["reaper"] == "--reaper"
+
+
+@pytest.mark.parametrize("written", ["debug", "DEBUG", "Debug"])
+def test_a_log_level_may_be_written_in_any_case(written: str) -> None:
+    assert load(log_level=written).log_level == "DEBUG"
+
+
+@pytest.mark.parametrize(
+    "where", ["tasks.py", "pkg.tasks", "pkg.tasks:app", "my jobs/tasks.py", "/srv/x/tasks.py"]
+)
+def test_an_app_is_a_file_a_module_or_a_name_in_one(where: str) -> None:
+    assert load(app=where).app == where
+
+
+def test_ports_may_be_any_or_off() -> None:
+    assert (load().worker_http_port, load().metrics_port) == (9091, None)
+    assert load(worker_http_port="-1").worker_http_port == -1
+    assert load(worker_http_port="0", metrics_port="0").metrics_port == 0
 
 
 def test_a_bad_value_in_the_file_names_the_file(pyproject: Path) -> None:

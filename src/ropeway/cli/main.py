@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ropeway.cli import demo, migrate
-from ropeway.core.errors import ConfigurationError, EngineError, RopewayError
+from ropeway.cli import (
+    dead,
+    demo,
+    enqueue,
+    init,
+    jobs,
+    migrate,
+    output,
+    queues,
+    schedules,
+    settings,
+    upkeep,
+    worker,
+    workers,
+)
+from ropeway.core.errors import (
+    ConfigurationError,
+    EngineError,
+    InputError,
+    NotSupported,
+    PayloadError,
+    RopewayError,
+)
 
-#: Exit codes: 0 done, 1 it failed, 2 it was called wrongly or set up wrongly, 3 the store is away.
-FAILED, CALLED_WRONGLY, STORE_AWAY = 1, 2, 3
+#: What a command's exit code means; docs/cli.md and --help say the same.
+DONE, FAILED, CALLED_WRONGLY, STORE_AWAY, INTERRUPTED = 0, 1, 2, 3, 130
+
+_CODES = (
+    "Exit codes: 0 done; 1 it failed, or what was named is not there; 2 called or set up wrongly; "
+    "3 the store is away; 130 Ctrl-C."
+)
 
 app = typer.Typer(
     name="ropeway",
     help="Durable background jobs.",
+    epilog=_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(init.init)
+app.command("dev")(worker.dev)
+app.command("worker")(worker.worker)
+app.command("enqueue", cls=enqueue.EnqueueCommand)(enqueue.enqueue)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(queues.app, name="queues")
+app.add_typer(dead.app, name="dead")
+app.add_typer(schedules.app, name="schedules")
+app.add_typer(workers.app, name="workers")
 app.add_typer(migrate.app, name="migrate")
+app.command("settings")(settings.settings)
+app.command("upkeep")(upkeep.upkeep)
 app.command("demo")(demo.demo)
 
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(f"ropeway {version('ropeway')}")
+        from importlib.metadata import version
+
+        output.say(f"ropeway {version('ropeway')}")
         raise typer.Exit
 
 
@@ -41,18 +82,78 @@ def root(
     """Durable background jobs."""
 
 
+#: Typer brings its own copy of click or uses the installed one, as its version has it; this is the right one's.
+_ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
 def main() -> None:
-    """Run a command. What goes wrong is told in one line, with what to do; never as a traceback."""
+    """Run a command as its own process."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            # A terminal that cannot show a character shows a ? instead of ending the command.
+            reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code. What goes wrong is told in one line, never as a traceback."""
     try:
-        app()
-    except RopewayError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"ropeway: {error}", markup=False)
-        sys.exit(_exit_code(error))
+        code = app(list(arguments), prog_name="ropeway", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except (output.ReaderGone, BrokenPipeError):
+        return _reader_gone()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return INTERRUPTED
+    except typer.Abort:
+        output.note("Nothing was changed.")
+        return INTERRUPTED
+    except typer.Exit as exit:
+        return exit.exit_code
+    except RopewayError as error:
+        output.complain(_told(error))
+        return _exit_code(error)
+    except OSError as error:
+        # A full disk, a folder that may not be read: what the system says is what there is to say.
+        where = f"{error.filename}: " if error.filename else ""
+        output.complain(f"{where}{error.strerror or error}")
+        return FAILED
+    except _ClickError as error:
+        return _called_wrongly(error)
+    except Exception as error:
+        # The last door: a person gets a sentence, not a stack.
+        if os.environ.get("ROPEWAY_DEBUG"):
+            raise
+        output.complain(f"this is a bug in Ropeway: {type(error).__name__}: {error} (ROPEWAY_DEBUG=1 shows where)")
+        return FAILED
+
+
+def _told(error: RopewayError) -> str:
+    if isinstance(error, PayloadError):
+        return f"payload{f' at {error.pointer}' if error.pointer else ''}: {error}"
+    return str(error)
 
 
 def _exit_code(error: RopewayError) -> int:
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, ConfigurationError | InputError | NotSupported):
         return CALLED_WRONGLY
     return STORE_AWAY if isinstance(error, EngineError) else FAILED
+
+
+def _called_wrongly(error: Any) -> int:
+    """What the parser refused: one line, and where to read on."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return CALLED_WRONGLY
+    command = "ropeway" if context is None else context.command_path
+    told = re.sub(r" ?\(Possible options: (.*)\)", r". Did you mean \1?", error.format_message())
+    output.complain(f"{told.rstrip('.')} (see {command} --help)")
+    return CALLED_WRONGLY
+
+
+def _reader_gone() -> int:
+    """Whoever read has seen enough. Python would complain once more when it closes stdout."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    return DONE

@@ -43,7 +43,7 @@ def check_cron(expression: str, tz: str) -> None:
 
 def next_fire(expression: str, tz: str, after: datetime) -> datetime:
     """The first instant strictly after `after`, in UTC. Raises FieldError as `check_cron` does."""
-    zone = _zone(tz)
+    zone = time_zone(tz)
     if after.utcoffset() is None:
         raise FieldError("the time must say its zone", code="timezone_required")
     after = after.astimezone(UTC)
@@ -133,7 +133,8 @@ def _parse(expression: str, wall: datetime) -> CronSim:
         raise FieldError(f"not a cron expression: {str(error).lower()}", pointer="/cron", hint=hint) from None
 
 
-def _zone(tz: str) -> tzinfo:
+def time_zone(tz: str) -> tzinfo:
+    """The zone of that name. Raises FieldError for one that is not known."""
     if tz == "UTC":
         return UTC
     # There may be files of these names, but no zones: the machine's own, and copies with leap seconds.

@@ -6,6 +6,7 @@
     │  │                       nul_character invalid_unicode payload_too_large
     │  ├─ FieldError           invalid_field unknown_field invalid_id timezone_required invalid_time
     │  │                       conflicting_fields
+    │  ├─ BadArguments         bad_arguments: the payload does not fit the task's parameters
     │  ├─ BatchTooLarge        batch_too_large
     │  ├─ BadCursor            bad_cursor
     │  └─ IdempotencyMismatch  idempotency_mismatch
@@ -16,6 +17,11 @@
     │  ├─ KeyInFlight          key_in_flight
     │  └─ NameTaken            name_taken
     ├─ NotFound                not_found
+    ├─ UnknownTask             unknown_task: no task of that name is declared here
+    ├─ UsageError              usage: a call that cannot work where it was made
+    ├─ JobFailed               job_failed: the awaited job is dead
+    ├─ JobCancelled            job_cancelled: the awaited job was cancelled
+    ├─ ResultUnavailable       result_unavailable: the awaited job succeeded, its result is not to be had
     ├─ PositionExpired         position_expired
     ├─ NotSupported            not_supported
     └─ EngineError             the store, not the request
@@ -27,6 +33,11 @@ The codes are promised (they are the `code` of HTTP problems); the class names a
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ropeway.core.job import Job
 
 
 class RopewayError(Exception):
@@ -75,6 +86,12 @@ class PayloadError(InputError):
 
 class FieldError(InputError):
     """A field of a job, schedule or request breaks its rule."""
+
+
+class BadArguments(InputError):
+    """The payload cannot be turned into the arguments that the task's function takes."""
+
+    code = "bad_arguments"
 
 
 class BatchTooLarge(InputError):
@@ -139,6 +156,48 @@ class NotFound(RopewayError):
     """No such thing for this tenant."""
 
     code = "not_found"
+
+
+class UnknownTask(RopewayError):
+    """No task of that name is declared in this program."""
+
+    code = "unknown_task"
+
+
+class UsageError(RopewayError):
+    """The call cannot work where it was made: inside an event loop, after a fork, outside a transaction."""
+
+    code = "usage"
+
+
+class JobFailed(RopewayError):
+    """The job whose result was awaited is dead. `job` is all of it, `job.last_error` what its last run said."""
+
+    code = "job_failed"
+
+    def __init__(self, message: str, *, job: Job, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job = job
+
+
+class JobCancelled(RopewayError):
+    """The job whose result was awaited was cancelled, or expired before it was started."""
+
+    code = "job_cancelled"
+
+    def __init__(self, message: str, *, job: Job, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job = job
+
+
+class ResultUnavailable(RopewayError):
+    """The job succeeded, but its result was too large to keep or is not of the type that the task announces."""
+
+    code = "result_unavailable"
+
+    def __init__(self, message: str, *, job: Job, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job = job
 
 
 class PositionExpired(RopewayError):

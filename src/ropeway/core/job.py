@@ -24,6 +24,9 @@ DEFAULT_PRIORITY = 5
 DEFAULT_MAX_ATTEMPTS = 5
 DEFAULT_TIMEOUT = 3_600.0
 
+#: Headers that say which trace a job belongs to: another one each time, so they do not make another body.
+TRACE_HEADERS = ("traceparent", "tracestate")
+
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -109,6 +112,8 @@ class NewJob(msgspec.Struct, frozen=True):
         body: dict[str, object] = {"type": self.type, "queue": self.queue}
         for name, default in _FINGERPRINTED:
             value = getattr(self, name)
+            if name == "headers" and value:
+                value = {header: text for header, text in value.items() if header not in TRACE_HEADERS}
             if value is not default and value != default:
                 body[name] = value
         if self.unique is not None:

@@ -7,3 +7,10 @@ with suppress(ImportError):
     import pytest
 
     pytest.register_assert_rewrite("ropeway.testing.conformance", "ropeway.testing.model")
+
+from ropeway.task.context import DiscardJob, RetryJob, SnoozeJob
+from ropeway.testing.assertions import EnqueuedJob
+from ropeway.testing.kit import Kit
+from ropeway.testing.running import Drained, Ran
+
+__all__ = ["DiscardJob", "Drained", "EnqueuedJob", "Kit", "Ran", "RetryJob", "SnoozeJob"]

@@ -1,0 +1,1 @@
+"""What a program that enqueues holds: engines by event loop, tasks it can call, handles on their jobs."""

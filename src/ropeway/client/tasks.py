@@ -1,0 +1,220 @@
+"""Task: a declared function. Call it as before, or enqueue a call of it, checked by its own signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from ropeway.client.handles import JobHandle, SyncJobHandle
+from ropeway.client.producer import Prepared, Producer
+from ropeway.core.errors import FieldError, RopewayError
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.unique import Unique
+from ropeway.engines.protocol import Enqueued
+from ropeway.task.options import Priority, Retry, Seconds, job_fields
+from ropeway.task.spec import TaskDefaults, TaskSpec
+
+#: The parameters of an enqueue, and the job's result.
+P = ParamSpec("P")
+R = TypeVar("R")
+#: The parameters of a plain call, and what that returns (of an `async def`: a coroutine).
+Q = ParamSpec("Q")
+X = TypeVar("X")
+
+#: The arguments of one call in an `enqueue_many`: by name, or by position.
+Arguments = Mapping[str, Any] | tuple[Any, ...]
+
+
+class Call(Generic[R]):
+    """A call that is checked but not enqueued yet: `app.enqueue_many` takes calls of different tasks."""
+
+    __slots__ = ("connection", "prepared", "tenant")
+
+    def __init__(self, prepared: Prepared, tenant: str, connection: Any) -> None:
+        self.prepared = prepared
+        self.tenant = tenant
+        self.connection = connection
+
+
+class BoundTask(Generic[P, R]):
+    """A task with the options of one call, or of several."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        producer: Producer,
+        defaults: Callable[[], TaskDefaults],
+        options: Mapping[str, Any],
+        tenant: str = DEFAULT_TENANT,
+        connection: Any = None,
+    ) -> None:
+        self.spec = spec
+        self._producer = producer
+        self._defaults = defaults
+        self._options = options
+        self._tenant = tenant
+        self._connection = connection
+
+    @property
+    def name(self) -> str:
+        """The name that jobs of this task carry as their type."""
+        return self.spec.name
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """Store a job that calls the function with these arguments; it is durable when this returns.
+
+        For code without an event loop. Raises FieldError, naming the argument, for what does not fit.
+        """
+        return self._many_sync([self._prepared(args, kwargs)])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """As `enqueue`, for async code."""
+        prepared = (self._prepared(args, kwargs),)
+        (answer,) = await self._producer.submit(prepared, tenant=self._tenant, connection=self._connection)
+        return JobHandle(self._producer.engines, self.spec, answer, self._tenant)
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[SyncJobHandle[R]]:
+        """Store a job for each of `calls`, all of them or none.
+
+        Each is a mapping of arguments by name or a tuple of them by position. Raises FieldError with its index.
+        """
+        return self._many_sync(self._all_prepared(calls))
+
+    async def aenqueue_many(self, calls: Iterable[Arguments]) -> list[JobHandle[R]]:
+        """As `enqueue_many`, for async code."""
+        prepared = self._all_prepared(calls)
+        if not prepared:
+            return []
+        answers = await self._producer.submit(prepared, tenant=self._tenant, connection=self._connection)
+        engines, spec, tenant = self._producer.engines, self.spec, self._tenant
+        return [JobHandle(engines, spec, answer, tenant) for answer in answers]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The call alone, checked: for `app.enqueue_many`."""
+        return Call(self._prepared(args, kwargs), self._tenant, self._connection)
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        priority: Priority | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        key: str | None = None,
+        key_window: Seconds | None = None,
+        unique: Unique | bool | None = None,
+        connection: Any = None,
+        tenant: str | None = None,
+        max_attempts: int | None = None,
+        retry: Retry | None = None,
+        timeout: Seconds | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Sequence[str] | None = None,
+        expires_in: Seconds | None = None,
+        expires_at: datetime | None = None,
+    ) -> BoundTask[P, R]:
+        """The same task with other options; what is not given stays as it is.
+
+        queue, priority (1 to 9, or critical high default low bulk), max_attempts, retry, timeout (seconds), tags
+        and headers say otherwise than the task. `delay` (seconds) or `run_at` (a time with a zone) say when. `key`
+        is an idempotency key: a second job with it within `key_window` seconds is the first one. `unique` allows
+        one such job at a time. `connection` enqueues inside the transaction open on your own connection
+        (PostgreSQL). `expires_in` or `expires_at` cancel the job if it has not started by then. Raises FieldError.
+        """
+        given = job_fields(
+            {
+                "queue": queue,
+                "priority": priority,
+                "delay": delay,
+                "run_at": run_at,
+                "key": key,
+                "key_window": key_window,
+                "unique": unique,
+                "max_attempts": max_attempts,
+                "retry": retry,
+                "timeout": timeout,
+                "headers": headers,
+                "tags": tags,
+                "expires_in": expires_in,
+                "expires_at": expires_at,
+            }
+        )
+        for name, other in (("delay", "run_at"), ("expires_in", "expires_at")):
+            if name in given and other in given:
+                raise FieldError(
+                    f"give {name} or {other}, not both", code="conflicting_fields", pointer=f"/{name}"
+                )
+        kept = {name: value for name, value in self._options.items() if _other(name) not in given}
+        if "expires_at" in given and self.spec.expires_in is not None:
+            given["expires_in"] = None
+        return BoundTask(
+            self.spec,
+            self._producer,
+            self._defaults,
+            {**kept, **given},
+            self._tenant if tenant is None else tenant,
+            self._connection if connection is None else connection,
+        )
+
+    def _prepared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
+        return Prepared(self.spec, self.spec.new_job(args, kwargs, self._options, self._defaults()))
+
+    def _all_prepared(self, calls: Iterable[Arguments]) -> list[Prepared]:
+        spec, options, defaults = self.spec, self._options, self._defaults()
+        prepared: list[Prepared] = []
+        try:
+            for call in calls:
+                if isinstance(call, tuple):
+                    job = spec.new_job(call, {}, options, defaults)
+                elif isinstance(call, Mapping):
+                    job = spec.new_job((), call, options, defaults)
+                else:
+                    raise FieldError(
+                        f"{spec.name}: {type(call).__name__} is not a call",
+                        pointer="/payload",
+                        hint="give a dict of arguments by name, or a tuple of them by position",
+                    )
+                prepared.append(Prepared(spec, job))
+        except RopewayError as error:
+            error.index = len(prepared)
+            raise
+        return prepared
+
+    def _many_sync(self, prepared: Sequence[Prepared]) -> list[SyncJobHandle[R]]:
+        if not prepared:
+            return []
+        answers = self._producer.submit_sync(prepared, tenant=self._tenant, connection=self._connection)
+        return [self._sync_handle(answer) for answer in answers]
+
+    def _sync_handle(self, answer: Enqueued) -> SyncJobHandle[R]:
+        return SyncJobHandle(self._producer.engines, self.spec, answer, self._tenant)
+
+
+def _other(name: str) -> str:
+    """The option that a new one takes the place of."""
+    return {"delay": "run_at", "run_at": "delay", "expires_in": "expires_at", "expires_at": "expires_in"}.get(
+        name, ""
+    )
+
+
+class Task(BoundTask[P, R], Generic[Q, X, P, R]):
+    """A declared task. Called, it is the function that it was made of."""
+
+    def __init__(
+        self,
+        function: Callable[Q, X],
+        spec: TaskSpec,
+        producer: Producer,
+        defaults: Callable[[], TaskDefaults],
+    ) -> None:
+        super().__init__(spec, producer, defaults, {})
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> X:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} from {self.spec.place}>"

@@ -1,0 +1,57 @@
+"""Schedules: the recurring jobs, listed, paused, resumed and run now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ropeway.core import cron
+from ropeway.core.errors import NotFound
+from ropeway.core.job import DEFAULT_TENANT, Job
+from ropeway.core.schedule import Schedule
+from ropeway.engines.protocol import Engine
+from ropeway.service.jobs import Jobs
+from ropeway.service.names import did_you_mean
+
+
+class Schedules:
+    """The schedules of one tenant."""
+
+    def __init__(self, engine: Engine, *, tenant: str = DEFAULT_TENANT) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._jobs = Jobs(engine, tenant=tenant)
+
+    async def all(self) -> list[Schedule]:
+        return await self._engine.schedules(tenant=self._tenant)
+
+    async def get(self, name: str) -> Schedule:
+        """Raises NotFound, with the name that was probably meant."""
+        known = {schedule.name: schedule for schedule in await self.all()}
+        if name not in known:
+            hint = did_you_mean(name, known) or "ropeway schedules list shows them"
+            raise NotFound(f"no schedule {name!r}", hint=hint)
+        return known[name]
+
+    async def pause(self, name: str) -> Schedule:
+        """It fires no more until it is resumed."""
+        await self.get(name)
+        return await self._engine.pause_schedule(name, True, tenant=self._tenant)
+
+    async def resume(self, name: str) -> Schedule:
+        await self.get(name)
+        return await self._engine.pause_schedule(name, False, tenant=self._tenant)
+
+    async def run(self, name: str) -> Job:
+        """Its job, made now, besides its times."""
+        await self.get(name)
+        return await self._jobs.get(await self._engine.run_schedule(name, tenant=self._tenant))
+
+    @staticmethod
+    def coming(schedule: Schedule, count: int) -> list[datetime]:
+        """The next instants, none for a schedule that is paused."""
+        if schedule.spec.paused:
+            return []
+        instants = [schedule.next_run_at]
+        while len(instants) < count:
+            instants.append(cron.next_fire(schedule.spec.cron, schedule.spec.tz, instants[-1]))
+        return instants[:count]

@@ -1,0 +1,185 @@
+"""Sends outcomes back in batches, and never loses one: repeated until the engine answers for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ropeway.core.errors import EngineError, RopewayError
+from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
+from ropeway.core.states import State
+from ropeway.engines.protocol import Settled, Settlement
+from ropeway.observability import names
+from ropeway.observability.logs import gathered, logger
+from ropeway.runtime.backoff import Backoff
+from ropeway.worker.run import Run, StopReason
+
+if TYPE_CHECKING:
+    from ropeway.engines.protocol import Engine
+    from ropeway.observability.metrics import Tally
+    from ropeway.runtime.service import Outage
+
+LARGEST_BATCH = 500
+
+
+class Completer:
+    """Everything that ended while the last batch was under way goes with the next one; nothing waits for more.
+
+    The same ticket with the same verb is answered alike however often it is sent, so a batch whose answer was
+    lost is simply sent again.
+    """
+
+    def __init__(self, engine: Engine, tally: Tally, tenant: str, outage: Outage) -> None:
+        self._engine = engine
+        self._outage = outage
+        self._tally = tally
+        self._tenant = tenant
+        self._log = logger("ropeway.worker")
+        self._waiting: deque[tuple[Settlement, Run | None]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._under_way = 0
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._waiting) + self._under_way
+
+    def put(self, run: Run) -> None:
+        """A run has ended."""
+        if run.outcome is None:
+            self._nothing_to_write(run)
+            return
+        self._waiting.append((Settlement(run.leased.lease, run.outcome), run))
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="ropeway-completer")
+
+    def settle(self, settlements: Iterable[Settlement]) -> None:
+        """Outcomes of jobs that were not run."""
+        self._waiting.extend((settlement, None) for settlement in settlements)
+        if self._task is None and self._waiting:
+            self._task = asyncio.create_task(self._send_all(), name="ropeway-completer")
+
+    async def flush(self) -> None:
+        """Wait until everything that was put has been answered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _send_all(self) -> None:
+        backoff = Backoff()
+        try:
+            while self._waiting:
+                size = min(LARGEST_BATCH, len(self._waiting))
+                batch = [self._waiting.popleft() for _ in range(size)]
+                self._under_way = size
+                answers = await self._send([settlement for settlement, _ in batch], backoff)
+                self._under_way = 0
+                with gathered():
+                    for (settlement, run), answer in zip(batch, answers, strict=True):
+                        self._note(settlement.outcome, run, answer)
+        finally:
+            self._task = None
+
+    async def _send(self, batch: list[Settlement], backoff: Backoff) -> list[Settled | RopewayError]:
+        while True:
+            try:
+                answers = await self._engine.settle(batch, tenant=self._tenant)
+            except EngineError as error:
+                self._outage.failed("settle", error)
+                await asyncio.sleep(backoff.next())
+            except Exception as error:  # noqa: BLE001 - an outcome that is dropped leaves its job running for ever
+                self._log.error(names.LOOP_FAILED, loop="settle", error=repr(error), exc_info=error)
+                if len(batch) > 1:
+                    # One that cannot be written must not hold up the others.
+                    return [answer for one in batch for answer in await self._send([one], backoff)]
+                await asyncio.sleep(backoff.next())
+            else:
+                self._outage.worked("settle")
+                backoff.reset()
+                return answers
+
+    # ── telling people ──
+
+    def _note(self, outcome: Outcome, run: Run | None, answer: Settled | RopewayError) -> None:
+        if run is None:
+            return
+        job = run.leased.job
+        if isinstance(answer, RopewayError):
+            self._refused(run, answer)
+            return
+        match outcome:
+            case Done():
+                self._tally.finished(job.queue, job.type, "succeeded", run.seconds)
+                self._say(run)
+            case Failed():
+                self._failed(run, outcome, answer)
+            case Snoozed():
+                self._tally.finished(job.queue, job.type, "snoozed", run.seconds)
+                self._log.info(names.JOB_SNOOZED, **_about(run), run_at=answer.run_at)
+            case Released():
+                self._tally.finished(job.queue, job.type, "released", run.seconds)
+                self._log.info(names.JOB_RELEASED, **_about(run))
+            case Lost():
+                self._lost(run, outcome, answer)
+
+    def _say(self, run: Run) -> None:
+        job = run.leased.job
+        self._log.info(
+            names.JOB_SUCCEEDED,
+            job_id=str(job.id),
+            type=job.type,
+            queue=job.queue,
+            attempt=job.attempt,
+            duration_ms=round(run.seconds * 1000, 3),
+        )
+
+    def _failed(self, run: Run, outcome: Failed, answer: Settled) -> None:
+        job = run.leased.job
+        error = f"{outcome.error.type}: {outcome.error.message}"
+        if answer.state is State.DEAD:
+            self._tally.finished(job.queue, job.type, "dead", run.seconds)
+            self._log.error(names.JOB_DEAD, **_about(run), error=error)
+            return
+        timed_out = run.stop is StopReason.TIMEOUT
+        self._tally.finished(job.queue, job.type, "timeout" if timed_out else "failed", run.seconds)
+        self._tally.retried(job.queue, job.type)
+        name = names.JOB_TIMEOUT if timed_out else names.JOB_FAILED
+        self._log.warning(name, **_about(run), error=error, retry_in=answer.retry_in)
+
+    def _lost(self, run: Run, outcome: Lost, answer: Settled) -> None:
+        job = run.leased.job
+        dead = answer.state is State.DEAD
+        self._tally.finished(job.queue, job.type, "dead" if dead else "failed", run.seconds)
+        self._log.error(
+            names.JOB_DEAD if dead else names.JOB_LOST,
+            **_about(run),
+            signal=outcome.signal,
+            exit_code=outcome.exit_code,
+            note="the process that ran it died",
+        )
+
+    def _refused(self, run: Run, answer: RopewayError) -> None:
+        if run.unknown_commit:
+            self._say(run)  # the fence says that its own transaction was committed after all
+            return
+        self._log.warning(names.LEASE_LOST, **_about(run), error=str(answer))
+
+    def _nothing_to_write(self, run: Run) -> None:
+        job = run.leased.job
+        if run.committed:
+            self._tally.finished(job.queue, job.type, "succeeded", run.seconds)
+            self._say(run)
+        else:
+            self._tally.finished(job.queue, job.type, "cancelled", run.seconds)
+            self._log.info(names.JOB_CANCELLED, **_about(run))
+
+
+def _about(run: Run) -> dict[str, object]:
+    job = run.leased.job
+    return {
+        "job_id": str(job.id),
+        "type": job.type,
+        "queue": job.queue,
+        "attempt": job.attempt,
+        "duration_ms": round(run.seconds * 1000, 3),
+    }

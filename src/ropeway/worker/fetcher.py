@@ -1,0 +1,227 @@
+"""Claims what free slots and the buffer can take; sleeps until a signal, a due time or the poll interval."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ropeway.core.errors import EngineError
+from ropeway.core.outcome import Released
+from ropeway.engines.protocol import LeaseBatch, Leased, Settlement, Subscription, Weighted, WorkerRef
+from ropeway.observability import names
+from ropeway.observability.logs import logger
+from ropeway.runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    from ropeway.engines.protocol import Engine
+    from ropeway.observability.metrics import Tally
+    from ropeway.runtime.service import Outage
+    from ropeway.worker.completer import Completer
+    from ropeway.worker.ledger import Ledger
+    from ropeway.worker.options import WorkerOptions
+    from ropeway.worker.runner import Runner
+
+#: Above this a larger batch gains nothing and only takes longer.
+LARGEST_BATCH = 500
+#: A claim is not worth its round trip for less than what the handlers finish in this time.
+WORTHWHILE_SECONDS = 0.004
+#: Outcomes that wait for the engine at most before claiming pauses.
+MOST_UNSETTLED = 5_000
+#: The rate follows the last so many seconds.
+RATE_SECONDS = 0.2
+
+
+class Fetcher:
+    """One loop. `stop` lets a claim under way come back, so that no lease is left behind."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: WorkerOptions,
+        worker: WorkerRef,
+        runner: Runner,
+        completer: Completer,
+        ledger: Ledger,
+        tally: Tally,
+        outage: Outage,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._worker = worker
+        self._runner = runner
+        self._completer = completer
+        self._ledger = ledger
+        self._tally = tally
+        self._log = logger("ropeway.worker")
+        self._room = asyncio.Event()
+        self._quiet = False
+        self._stopping = False
+        self._claiming = False
+        self._task: asyncio.Task[None] | None = None
+        self._listener: Subscription | None = None
+        self._rate = 0.0
+        self._rated_at = time.monotonic()
+        self._rated_count = 0
+        self._away = Backoff()
+        self._outage = outage
+        self._woken = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="ropeway-fetcher")
+
+    async def stop(self) -> None:
+        """Claim nothing more. Returns when no claim is under way."""
+        self._stopping = True
+        self._room.set()
+        if self._task is not None:
+            if not self._claiming:
+                self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._listener is not None:
+            await self._listener.close()
+
+    def quiet(self, on: bool) -> None:
+        self._quiet = on
+        self._room.set()
+
+    def on_room(self) -> None:
+        """A slot has become free."""
+        if not self._room.is_set() and self._wanted() > 0:
+            self._room.set()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._turn()
+            except EngineError as error:
+                self._outage.failed("claim", error)
+                await asyncio.sleep(self._away.next())
+            except Exception as error:  # noqa: BLE001 - a worker that silently stops claiming is worse than any error
+                self._log.error(names.LOOP_FAILED, loop="claim", error=repr(error), exc_info=error)
+                await asyncio.sleep(self._away.next())
+
+    async def _turn(self) -> None:
+        wanted = self._wanted()
+        if wanted <= 0:
+            await self._wait_for_room()
+            return
+        # A claim that is filled returns at once; one that is not also looks when the next job is due. Whoever was
+        # just woken starts the first job before it looks for more.
+        full, next_due_in = await self._claim(1 if self._woken else wanted)
+        self._outage.worked("claim")
+        self._away.reset()
+        if not full and not self._stopping:
+            await self._wait_for_work(next_due_in)
+
+    # ── how many ──
+
+    def _wanted(self) -> int:
+        """How many jobs to claim now; 0 when it is not worth a claim yet."""
+        if self._quiet or self._completer.unsettled > MOST_UNSETTLED:
+            return 0
+        rate = self._measure()
+        room = self._runner.room(rate)
+        slots = self._ledger.slots
+        worthwhile = min(max(1, int(rate * WORTHWHILE_SECONDS)), LARGEST_BATCH // 2)
+        if room < worthwhile and self._runner.running > slots // 2:
+            return 0
+        return max(0, min(room, LARGEST_BATCH))
+
+    def _measure(self) -> float:
+        now = time.monotonic()
+        passed = now - self._rated_at
+        if passed >= 0.01:
+            recent = (self._runner.finished - self._rated_count) / passed
+            weight = min(1.0, passed / RATE_SECONDS)
+            self._rate += (recent - self._rate) * weight
+            self._rated_at, self._rated_count = now, self._runner.finished
+        return self._rate
+
+    # ── claiming ──
+
+    async def _claim(self, wanted: int) -> tuple[bool, float | None]:
+        """Claim once. Whether there may be more at once, and else when the next job is due."""
+        if not self._options.caps:
+            batch = await self._lease(self._options.queues, wanted)
+            return len(batch.leases) >= wanted, batch.next_due_in
+        return await self._claim_under_caps(wanted)
+
+    async def _claim_under_caps(self, wanted: int) -> tuple[bool, float | None]:
+        """A queue whose cap leaves less than is wanted is asked on its own, in its place in the order."""
+        full = False
+        due: list[float] = []
+        together: list[str | Weighted] = []
+        for queue in (*self._options.queues, None):
+            name = queue.queue if isinstance(queue, Weighted) else queue
+            cap = None if name is None else self._options.caps.get(name)
+            if queue is not None and cap is None:
+                together.append(queue)
+                continue
+            for asked, most in ((together, wanted), ([queue], self._left(name, cap, wanted))):
+                if not asked or asked == [None] or most <= 0 or wanted <= 0:
+                    continue
+                batch = await self._lease([one for one in asked if one is not None], min(most, wanted))
+                wanted -= len(batch.leases)
+                full = full or len(batch.leases) >= most
+                if batch.next_due_in is not None:
+                    due.append(batch.next_due_in)
+            together = []
+        return full and self._wanted() > 0, min(due) if due else None
+
+    def _left(self, name: str | None, cap: int | None, wanted: int) -> int:
+        return 0 if name is None or cap is None else min(cap - self._runner.held_of(name), wanted)
+
+    async def _lease(self, queues: Sequence[str | Weighted], count: int) -> LeaseBatch:
+        self._claiming = True
+        try:
+            batch = await self._engine.lease(
+                queues,
+                count,
+                self._worker,
+                lease_seconds=self._options.lease_seconds,
+                tenant=self._options.tenant,
+            )
+        finally:
+            self._claiming = False
+        self._ledger.claimed(time.monotonic())
+        if self._woken and not batch.leases:
+            self._tally.rejected(1)
+        self._woken = False
+        if batch.leases:
+            self._tally.leased(len(batch.leases))
+            self._log.debug(names.LEASE_ACQUIRED, count=len(batch.leases), wanted=count)
+            if self._stopping:
+                self.release(batch.leases)
+            else:
+                self._runner.take(batch.leases)
+        return batch
+
+    def release(self, leases: Sequence[Leased]) -> None:
+        """Give unstarted jobs back to their place in line; no attempt is used."""
+        self._completer.settle(Settlement(leased.lease, Released()) for leased in leases)
+
+    # ── waiting ──
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        if self._wanted() > 0 or self._stopping:
+            return
+        try:
+            async with asyncio.timeout(1.0):
+                await self._room.wait()
+        except TimeoutError:
+            if not self._quiet:
+                # Full of long jobs is not the same as unable to claim.
+                self._ledger.claimed(time.monotonic())
+            self.release(self._runner.give_back_stale())
+
+    async def _wait_for_work(self, next_due_in: float | None) -> None:
+        seconds = self._options.poll_seconds
+        if next_due_in is not None:
+            seconds = min(seconds, max(next_due_in, 0.001))
+        if self._listener is None:
+            self._listener = await self._engine.subscribe(self._options.queue_names(), tenant=self._options.tenant)
+            return  # what was enqueued before it listened is found by one more claim
+        self._woken = await self._listener.wait(seconds)

@@ -1,0 +1,166 @@
+"""What the parent does for its children while they live: beats, deadlines, memory, their rows in the engine."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Literal
+
+from ropeway.core.errors import EngineError
+from ropeway.core.fleet import WorkerInfo
+from ropeway.observability import logs, names
+from ropeway.runtime.backoff import Backoff
+from ropeway.runtime.service import Loop, Outage, stop_all
+from ropeway.worker.channel import Recheck, Revoked, Stop
+
+if TYPE_CHECKING:
+    from ropeway.engines.protocol import Engine
+    from ropeway.observability.metrics import WorkerMetrics
+    from ropeway.worker.family import Child
+    from ropeway.worker.options import WorkerOptions
+
+#: How often the parent looks at its children's ledgers.
+LOOK_EVERY = 0.25
+#: A child whose loop and watchdog have both stood still for so long is held by native code, or stopped.
+HELD_SECONDS = 2.0
+#: How often a worker's row is renewed.
+REPORT_EVERY = 10.0
+
+WorkerState = Literal["running", "quiet", "draining"]
+
+
+class Keeper:
+    """Three loops over the children that are alive now. `replace` is called for one that has become too big."""
+
+    def __init__(
+        self,
+        children: Mapping[int, Child],
+        engine: Engine,
+        options: WorkerOptions,
+        metrics: WorkerMetrics,
+        outage: Outage,
+        *,
+        types: Callable[[], tuple[str, ...]],
+        state: Callable[[Child], WorkerState],
+        replace: Callable[[Child, str], Awaitable[None]],
+    ) -> None:
+        self._children = children
+        self._engine = engine
+        self._options = options
+        self._metrics = metrics
+        self._types = types
+        self._state = state
+        self._replace = replace
+        self._log = logs.logger("ropeway.supervisor")
+        self._host = socket.gethostname()
+        beat_every = options.lease_seconds / 3
+        self._loops = [
+            # A beat that failed is tried again soon: a lease lasts three of them.
+            Loop("heartbeat", beat_every, self._beat, log=self._log, outage=outage, backoff=Backoff(0.1, 1.0)),
+            Loop("watch", LOOK_EVERY, self._watch, log=self._log, outage=outage),
+            Loop("attendance", REPORT_EVERY, self._report, log=self._log, outage=outage),
+        ]
+
+    def start(self) -> None:
+        for loop in self._loops:
+            loop.start()
+
+    async def stop(self) -> None:
+        await stop_all(self._loops, within=1.0)
+
+    # ── heartbeats ──
+
+    async def _beat(self) -> None:
+        """Extend every child's grants, three times within a lease; raises what the last failure was."""
+        failure: EngineError | None = None
+        for child in list(self._children.values()):
+            if child.alive:
+                try:
+                    await self._beat_for(child)
+                except EngineError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    async def _beat_for(self, child: Child) -> None:
+        sent = time.monotonic()
+        beat = await self._engine.heartbeat_owner(child.owner, tenant=self._options.tenant)
+        if sent - child.beaten > self._options.lease_seconds:
+            # For a while nobody beat: others may have its jobs by now.
+            child.send(Recheck())
+        child.beaten = sent
+        if beat is not None and beat.revoked:
+            child.send(Revoked(list(beat.revoked)))
+
+    # ── looking after ──
+
+    async def _watch(self) -> None:
+        """Kill a child for a job past its deadline, replace one that is too big, tell of one that is held."""
+        now = time.monotonic()
+        running = 0
+        for child in list(self._children.values()):
+            if child.alive and child.ready:
+                running += self._check_deadlines(child, now)
+                self._check_held(child, now)
+                await self._check_memory(child)
+        self._metrics.gauges(running, len(self._children) * self._options.concurrency)
+
+    def _check_deadlines(self, child: Child, now: float) -> int:
+        jobs = child.ledger.running()
+        late = next((job for job in jobs if job.hard_deadline and now > job.hard_deadline), None)
+        if late is not None and child.victim is None:
+            child.victim = late.job_id
+            self._log.error(
+                names.JOB_TIMEOUT,
+                job_id=late.job_id,
+                seconds=round(now - late.started, 1),
+                note="it did not stop when its timeout was over; its process is killed",
+            )
+            child.kill()
+        return len(jobs)
+
+    def _check_held(self, child: Child, now: float) -> None:
+        """The child's own watchdog tells of a blocked loop; only what holds the interpreter silences it."""
+        held = min(now - child.ledger.last_alive(), now - child.ledger.last_watched())
+        if child.ledger.last_watched() == 0.0 or held < HELD_SECONDS:
+            child.held = False
+        elif not child.held:
+            child.held = True
+            self._log.warning(
+                names.LOOP_BLOCKED,
+                pid=child.process.pid,
+                seconds=round(held, 1),
+                jobs=[str(job.job_id) for job in child.ledger.running()][:5],
+                note="native code holds the interpreter, or the process is stopped; its stacks follow if it can",
+            )
+            child.signal(signal.SIGUSR1)
+
+    async def _check_memory(self, child: Child) -> None:
+        most = self._options.max_memory_bytes
+        if most and not child.retiring and (held := child.rss_bytes()) is not None and held > most:
+            child.send(Stop(None))
+            await self._replace(child, f"{held >> 20} MiB")
+
+    # ── the fleet's list ──
+
+    async def _report(self) -> None:
+        for child in list(self._children.values()):
+            if child.alive and child.ready:
+                await self._engine.report_worker(self._info(child), tenant=self._options.tenant)
+
+    def _info(self, child: Child) -> WorkerInfo:
+        return WorkerInfo(
+            id=child.name,
+            host=self._host,
+            pid=child.process.pid,
+            version=version("ropeway"),
+            queues=self._options.queue_names(),
+            types=self._types(),
+            slots=self._options.concurrency,
+            running=len(child.ledger.running()),
+            rss_bytes=child.rss_bytes(),
+            state=self._state(child),
+        )

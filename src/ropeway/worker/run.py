@@ -1,0 +1,83 @@
+"""One run of one job, as the worker's parts hand it to one another."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ropeway.core.outcome import Outcome
+    from ropeway.engines.protocol import Leased
+    from ropeway.task.spec import TaskSpec
+
+
+class StopReason(Enum):
+    """Why a handler was told to stop."""
+
+    #: It ran longer than its timeout.
+    TIMEOUT = "timeout"
+    #: The job was cancelled, or its lease was lost: nothing may be written for it any more.
+    REVOKED = "revoked"
+    #: The worker shuts down and the time to finish is over.
+    SHUTDOWN = "shutdown"
+
+
+class Interruptible(Protocol):
+    """Where a handler runs when it is not on the event loop."""
+
+    def interrupt(self, reason: StopReason) -> None: ...
+
+
+class Run:
+    """A leased job on its way through the worker. Times are the machine's monotonic clock."""
+
+    __slots__ = (
+        "committed",
+        "interruptible",
+        "leased",
+        "outcome",
+        "place",
+        "reported",
+        "seconds",
+        "slot",
+        "soft_deadline",
+        "spec",
+        "started",
+        "stop",
+        "task",
+        "unknown_commit",
+    )
+
+    def __init__(self, leased: Leased, spec: TaskSpec | None) -> None:
+        self.leased = leased
+        self.spec = spec
+        self.slot = -1
+        self.started = 0.0
+        self.seconds = 0.0
+        self.soft_deadline = 0.0
+        self.stop: StopReason | None = None
+        self.task: asyncio.Task[None] | None = None
+        #: The handler is at work: only then may its task be cancelled.
+        self.interruptible = False
+        #: A thread or process that runs the handler; None while it runs on the loop.
+        self.place: Interruptible | None = None
+        self.outcome: Outcome | None = None
+        #: The handler's own transaction has completed the job.
+        self.committed = False
+        #: The handler's own transaction may have completed the job: the fence will tell.
+        self.unknown_commit = False
+        #: Progress or log lines were told and may still be on their way.
+        self.reported = False
+
+    def interrupt(self, reason: StopReason) -> None:
+        """Tell the handler to stop, once; a revocation overrides every other reason."""
+        if self.stop is not None:
+            if reason is StopReason.REVOKED:
+                self.stop = reason
+            return
+        self.stop = reason
+        if self.place is not None:
+            self.place.interrupt(reason)
+        elif self.task is not None and self.interruptible:
+            self.task.cancel()

@@ -1,0 +1,244 @@
+"""Slots, and the small buffer before them: takes leased jobs, runs them, hands their outcomes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Outcome
+from ropeway.engines.protocol import Leased
+from ropeway.observability import names
+from ropeway.observability.logs import logger
+from ropeway.task.spec import failure
+from ropeway.worker.run import Run, StopReason
+
+if TYPE_CHECKING:
+    from ropeway.observability.metrics import Tally
+    from ropeway.task.registry import Registry
+    from ropeway.worker.ledger import Ledger
+
+#: How long after its timeout a handler that would not stop is given before its process is killed.
+HARD_GRACE = 5.0
+#: How much work waits in the buffer at most, in seconds of the present rate: an urgent job that arrives now
+#: stands behind no more than that.
+BUFFER_SECONDS = 0.05
+MOST_BUFFERED = 1_000
+#: A buffered job that has not been started after so long is given back: the handlers became slow.
+STALE_SECONDS = 2.0
+
+_NEVER = float("inf")
+
+
+class Performs(Protocol):
+    """Something that runs one job and says how it ended: the executor here, or a process of its own."""
+
+    async def perform(self, run: Run) -> Outcome | None: ...
+
+
+class Runner:
+    """All methods belong to the loop's thread. `on_end` gets every run that has ended; `on_room` is called when
+    a slot has become free."""
+
+    def __init__(
+        self,
+        executor: Performs,
+        isolator: Performs | None,
+        registry: Registry,
+        ledger: Ledger,
+        tally: Tally,
+        *,
+        on_end: Callable[[Run], None],
+        on_room: Callable[[], None],
+        count_queues: bool = False,
+    ) -> None:
+        self._executor = executor
+        self._isolator = isolator
+        self._registry = registry
+        self._ledger = ledger
+        self._tally = tally
+        self._on_end = on_end
+        self._on_room = on_room
+        self._loop = asyncio.get_running_loop()
+        self._log = logger("ropeway.worker")
+        self._free = list(range(ledger.slots - 1, -1, -1))
+        self._running: dict[UUID, Run] = {}
+        self._buffer: deque[Leased] = deque()
+        self._buffered_at = 0.0
+        self._held: Counter[str] | None = Counter() if count_queues else None
+        self._earliest = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._abandoned = False
+        self.finished = 0
+
+    # ── what is here ──
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    def runs(self) -> Sequence[Run]:
+        return list(self._running.values())
+
+    def leases(self) -> list[Lease]:
+        """The tickets of all jobs that run or wait here."""
+        return [run.leased.lease for run in self._running.values()] + [leased.lease for leased in self._buffer]
+
+    def held_of(self, queue: str) -> int:
+        """Jobs of one queue that run or wait here; only counted when `count_queues` was asked for."""
+        return 0 if self._held is None else self._held[queue]
+
+    def room(self, rate: float) -> int:
+        """How many jobs can be taken at a rate of so many jobs a second."""
+        ahead = min(int(rate * BUFFER_SECONDS), MOST_BUFFERED)
+        return self._ledger.slots + ahead - len(self._running) - len(self._buffer)
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    # ── in ──
+
+    def take(self, leases: Iterable[Leased]) -> None:
+        """Start what slots are free for, keep the rest. The most urgent priority, which nothing may overtake,
+        goes to the front; all others keep the order in which the engine gave them."""
+        urgent: list[Leased] = []
+        if not self._buffer:
+            self._buffered_at = time.monotonic()
+        for leased in leases:
+            if self._held is not None:
+                self._held[leased.job.queue] += 1
+            if leased.job.priority == 1:
+                urgent.append(leased)
+            else:
+                self._buffer.append(leased)
+        if urgent:
+            self._buffer.extendleft(reversed(urgent))
+        self._fill()
+
+    def give_back(self) -> list[Leased]:
+        """Empty the buffer; the caller releases what it gets."""
+        taken = list(self._buffer)
+        self._buffer.clear()
+        if self._held is not None:
+            self._held.subtract(leased.job.queue for leased in taken)
+        return taken
+
+    def give_back_stale(self) -> list[Leased]:
+        """What has waited in the buffer for too long."""
+        if not self._buffer or time.monotonic() - self._buffered_at < STALE_SECONDS:
+            return []
+        return self.give_back()
+
+    def drop(self, ids: Iterable[UUID]) -> None:
+        """These jobs are no longer ours: stop those that run, forget those that wait."""
+        gone = set(ids)
+        for id in gone & self._running.keys():
+            self._running[id].interrupt(StopReason.REVOKED)
+        if any(leased.job.id in gone for leased in self._buffer):
+            kept = [leased for leased in self._buffer if leased.job.id not in gone]
+            dropped = len(self._buffer) - len(kept)
+            if self._held is not None and dropped:
+                self._held.subtract(leased.job.queue for leased in self._buffer if leased.job.id in gone)
+            self._buffer = deque(kept)
+
+    def interrupt_all(self, reason: StopReason) -> None:
+        for run in self.runs():
+            run.interrupt(reason)
+
+    def abandon(self) -> None:
+        """What still runs has no outcome any more: whoever keeps the leases gives it back."""
+        self._abandoned = True
+
+    def _fill(self) -> None:
+        while self._free and self._buffer:
+            self._start(self._buffer.popleft())
+        if not self._buffer:
+            self._buffered_at = _NEVER
+
+    def _start(self, leased: Leased) -> None:
+        job = leased.job
+        spec = self._registry.get(job.type)
+        run = Run(leased, spec)
+        run.slot = self._free.pop()
+        run.started = started = time.monotonic()
+        # A job that has lost a worker before is a suspect: it runs where it can hurt nobody else.
+        isolated = (
+            self._isolator is not None
+            and spec is not None
+            and (spec.kind == "process" or job.lease_lost_count > 0)
+        )
+        if job.timeout > 0:
+            run.soft_deadline = started + job.timeout
+            if run.soft_deadline < self._earliest:
+                self._arm(run.soft_deadline)
+        self._running[job.id] = run
+        self._idle.clear()
+        if job.started_at is not None:
+            self._tally.started(job.queue, job.type, (job.started_at - job.run_at).total_seconds())
+        performer = self._isolator if isolated and self._isolator is not None else self._executor
+        run.task = self._loop.create_task(self._run(run, performer))
+
+    async def _run(self, run: Run, performer: Performs) -> None:
+        self._enter(run, isolated=performer is self._isolator)
+        try:
+            run.outcome = await performer.perform(run)
+        except BaseException as error:  # noqa: BLE001 - a defect of ours must not cost the worker a slot
+            if self._abandoned:
+                return
+            self._log.error(names.LOOP_FAILED, loop="run", error=repr(error), exc_info=error)
+            run.outcome = failure(error)
+        if self._abandoned:
+            return
+        run.seconds = time.monotonic() - run.started
+        self._ledger.end(run.slot)
+        self._free.append(run.slot)
+        del self._running[run.leased.job.id]
+        if self._held is not None:
+            self._held[run.leased.job.queue] -= 1
+        self.finished += 1
+        self._on_end(run)
+        if self._buffer:
+            self._fill()
+        elif not self._running:
+            self._idle.set()
+        self._on_room()
+
+    def _enter(self, run: Run, *, isolated: bool) -> None:
+        """Note the start where the parent sees it. Not before the task's first step: a job whose process dies
+        while it still waits for that has no part in the death, and is given back."""
+        # The parent kills a whole child for a hard deadline; an isolated job's process is killed from here.
+        hard = run.soft_deadline + HARD_GRACE if run.soft_deadline and not isolated else 0.0
+        self._ledger.start(run.slot, run.leased.job.id, run.started, hard, isolated=isolated)
+
+    # ── soft timeouts: one timer for the earliest deadline, none per job ──
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._earliest = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        self._timer = None
+        self._earliest = _NEVER
+        upcoming = _NEVER
+        for run in self.runs():
+            if not run.soft_deadline or run.stop is not None:
+                continue
+            if run.soft_deadline <= now:
+                run.interrupt(StopReason.TIMEOUT)
+            else:
+                upcoming = min(upcoming, run.soft_deadline)
+        if upcoming < _NEVER:
+            self._arm(upcoming)

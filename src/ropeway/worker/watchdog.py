@@ -1,0 +1,73 @@
+"""Names a handler that blocks the event loop, with its stack, while it still blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from ropeway.observability import names
+from ropeway.observability.logs import logger
+
+if TYPE_CHECKING:
+    from ropeway.worker.ledger import Ledger
+    from ropeway.worker.run import Run
+    from ropeway.worker.runner import Runner
+
+#: A loop that has not turned for so long is blocked.
+BLOCKED_SECONDS = 1.0
+LOOK_EVERY = 0.25
+
+
+class Watchdog(threading.Thread):
+    """A thread beside the loop. The loop calls `beat` at least every LOOK_EVERY seconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, runner: Runner, ledger: Ledger) -> None:
+        super().__init__(name="ropeway-watchdog", daemon=True)
+        self._loop = loop
+        self._runner = runner
+        self._ledger = ledger
+        self._loop_thread = threading.get_ident()
+        self._log = logger("ropeway.worker")
+        self._last = time.monotonic()
+        self._told_of: float | None = None
+        self._stopped = threading.Event()
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if self._told_of is not None:
+            self._log.warning(names.LOOP_BLOCKED, note="over", seconds=round(now - self._told_of, 1))
+            self._told_of = None
+        self._last = now
+        self._ledger.alive(now)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.wait(LOOK_EVERY):
+            now = time.monotonic()
+            self._ledger.watched(now)
+            if self._told_of is None and now - self._last > BLOCKED_SECONDS:
+                self._told_of = self._last
+                self._tell(now - self._last)
+
+    def _tell(self, seconds: float) -> None:
+        run = self._blocking_run()
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - documented, for debuggers
+        stack = "".join(traceback.format_stack(frame, limit=10)) if frame is not None else ""
+        about = {} if run is None else {"job_id": str(run.leased.job.id), "type": run.leased.job.type}
+        self._log.warning(
+            names.LOOP_BLOCKED,
+            **about,
+            seconds=round(seconds, 1),
+            note="no other job on this process moves; await, or make the handler a plain function",
+            stack=stack,
+        )
+
+    def _blocking_run(self) -> Run | None:
+        current = asyncio.current_task(self._loop)
+        return next((run for run in self._runner.runs() if run.task is current), None)

@@ -1,0 +1,132 @@
+"""One process that runs handlers: wires fetcher, runner, executor and completer; starts, drains, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ropeway.core.errors import RopewayError
+from ropeway.engines.protocol import WorkerRef
+from ropeway.observability.logs import logger
+from ropeway.observability.metrics import Tally
+from ropeway.runtime.service import Outage
+from ropeway.worker.completer import Completer
+from ropeway.worker.executor import Executor
+from ropeway.worker.fetcher import Fetcher
+from ropeway.worker.reporter import Reporter
+from ropeway.worker.run import Run, StopReason
+from ropeway.worker.runner import Runner
+from ropeway.worker.threads import Threads
+
+if TYPE_CHECKING:
+    from ropeway.engines.protocol import Engine
+    from ropeway.worker.ledger import Ledger
+    from ropeway.worker.options import WorkerOptions
+    from ropeway.worker.processes import Processes
+    from ropeway.worker.program import Program
+
+#: How long a handler may take to stop once it was told to, at the end of a drain.
+STOP_SECONDS = 0.5
+
+
+class Worker:
+    """Make it inside a running loop. The caller keeps its grants alive (a supervisor does it from outside)."""
+
+    def __init__(
+        self,
+        program: Program,
+        engine: Engine,
+        options: WorkerOptions,
+        *,
+        worker: WorkerRef,
+        ledger: Ledger,
+        processes: Processes | None = None,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self.tally = Tally()
+        self._reporter = Reporter(engine, options.tenant)
+        self._threads = Threads(options.concurrency)
+        executor = Executor(
+            program,
+            self._opened,
+            self._reporter,
+            self._threads,
+            worker_id=worker.id,
+            tenant=options.tenant,
+        )
+        outage = Outage(logger("ropeway.worker"))
+        self._completer = Completer(engine, self.tally, options.tenant, outage)
+        if processes is not None:
+            processes.attach(self._reporter)
+        self._processes = processes
+        self.runner = Runner(
+            executor,
+            processes,
+            program.registry,
+            ledger,
+            self.tally,
+            on_end=self._ended,
+            on_room=lambda: self._fetcher.on_room(),
+            count_queues=bool(options.caps),
+        )
+        self._fetcher = Fetcher(engine, options, worker, self.runner, self._completer, ledger, self.tally, outage)
+        self._ledger = ledger
+        self._limit_reached = asyncio.Event()
+
+    async def _opened(self) -> Engine:
+        return self._engine
+
+    def start(self) -> None:
+        self._fetcher.start()
+
+    def _ended(self, run: Run) -> None:
+        finished = self.runner.finished
+        if self._options.max_jobs and finished >= self._options.max_jobs:
+            self._limit_reached.set()
+        self._completer.put(run)
+
+    async def limit_reached(self) -> None:
+        """Returns when this process has run as many jobs as it may."""
+        await self._limit_reached.wait()
+
+    async def settled(self) -> None:
+        """Returns when nothing runs here and every outcome has been written."""
+        await self.runner.wait_idle()
+        await self._completer.flush()
+
+    def revoke(self, ids: Iterable[UUID]) -> None:
+        """These jobs were cancelled or taken away: stop them, write nothing."""
+        self.runner.drop(ids)
+
+    async def recheck(self) -> None:
+        """Ask the engine which leases are still good, and stop the others."""
+        leases = self.runner.leases()
+        answers = await self._engine.heartbeat(leases, tenant=self._options.tenant)
+        self.runner.drop(
+            lease.job_id for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, RopewayError)
+        )
+
+    def quiet(self, on: bool) -> None:
+        self._fetcher.quiet(on)
+
+    async def drain(self, seconds: float | None) -> None:
+        """Claim nothing more, finish within `seconds` (None: however long it takes), release the rest."""
+        await self._fetcher.stop()
+        self._fetcher.release(self.runner.give_back())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.runner.wait_idle()
+        if self.runner.running:
+            self.runner.interrupt_all(StopReason.SHUTDOWN)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self.runner.wait_idle()
+        self.runner.abandon()
+        await self._completer.flush()
+        self._threads.close()
+        if self._processes is not None:
+            self._processes.close()
