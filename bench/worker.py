@@ -157,7 +157,9 @@ async def _worker(store: Store, processes: int) -> AsyncIterator[_Running]:
     url = store.address if store.kind == "postgres" else f"sqlite:///{store.address}"
     command = [sys.executable, "-m", "ropeway", "worker", str(TASKS), "--url", url, "--port", "-1"]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([*command, "--processes", str(processes)], stdout=log, stderr=log)
+        process = subprocess.Popen(  # noqa: ASYNC220 - nothing else happens meanwhile
+            [*command, "--processes", str(processes)], stdout=log, stderr=log
+        )
         running = _Running(process, log)
         try:
             yield running

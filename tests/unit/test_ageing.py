@@ -112,3 +112,16 @@ class TestQueueOrder:
     def test_what_is_no_list_of_queues_is_refused(self, queues: list[str | Weighted]) -> None:
         with pytest.raises(FieldError):
             queue_order(queues)
+
+    def test_a_lane_that_was_just_emptied_is_not_looked_at_again_for_as_long_as_a_look_holds(self) -> None:
+        time = [0.0]
+        orders = PriorityOrders(60, 1.0, monotonic=lambda: time[0])
+        orders.learn("t", "a", {9: 600.0})
+        assert orders.of("t", "a") != PRIORITIES
+        time[0] = 5.0
+        orders.emptied("t", ["a", "b"])
+        assert orders.of("t", "a") == PRIORITIES, "what comes now has not waited"
+        time[0] = 5.9
+        assert orders.stale("t", ["a", "b", "c"]) == ["c"]
+        time[0] = 6.0
+        assert orders.stale("t", ["a", "b"]) == ["a", "b"]

@@ -158,6 +158,12 @@ def test_results_come_back_as_announced() -> None:
         spec.decode_result(b'"x"')
 
 
+def test_a_task_that_returns_nothing_may_have_a_result_by_finish() -> None:
+    def task() -> None: ...
+
+    assert made(task).decode_result(b'{"sent": 3}') == {"sent": 3}
+
+
 class Nasty:
     def __repr__(self) -> str:
         raise ValueError("no")

@@ -64,9 +64,17 @@ class PriorityOrders:
 
     def learn(self, tenant: str, queue: str, waited: Mapping[int, float]) -> None:
         """Note how long each priority's oldest due job has waited."""
+        self._note(tenant, queue, order_priorities(waited, self._step))
+
+    def emptied(self, tenant: str, queues: Sequence[str]) -> None:
+        """A claim has just taken all that was due there: nothing that comes now has waited, so the plain order
+        holds for as long as a look would. An idle worker's wake-up is spared that look."""
+        for queue in queues:
+            self._note(tenant, queue, PRIORITIES)
+
+    def _note(self, tenant: str, queue: str, order: tuple[int, ...]) -> None:
         if len(self._known) > MEMORY:
             self._known.clear()
-        order = order_priorities(waited, self._step)
         self._known[(tenant, queue)] = (self._monotonic(), order)
 
     def of(self, tenant: str, queue: str) -> tuple[int, ...]:

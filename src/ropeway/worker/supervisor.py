@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from ropeway.core.errors import ConfigurationError
+from ropeway.core.errors import ConfigurationError, EngineError
 from ropeway.core.states import State
 from ropeway.engines.open import engine_for
 from ropeway.observability import logs, names
@@ -120,9 +120,13 @@ class Supervisor:
             engine = engine_for(settings)
             stack.push_async_callback(engine.close)
             if await self._connected(engine, hello):
-                self._engine = engine
                 await self._open_house(engine, settings, stack)
                 await _first(stopped, self._refused)
+            elif self._engine is None and any(child.ready for child in self._children.values()):
+                # Children were quicker and may have claimed: their leases have to be ended.
+                with contextlib.suppress(EngineError):
+                    await engine.open()
+                    self._engine = engine
             await self._part()
             if self._refused.done():
                 raise ConfigurationError(self._refused.result())
@@ -138,6 +142,7 @@ class Supervisor:
         for step in (engine.open, declare):
             if not await patiently(step, name="start", outage=self._outage, stopping=self._stopping):
                 return False
+            self._engine = engine
         return True
 
     async def _open_house(self, engine: Engine, settings: Settings, stack: contextlib.AsyncExitStack) -> None:
@@ -147,6 +152,7 @@ class Supervisor:
             health=lambda: {"children": len(self._children)},
             ready=self._unready,
             metrics=self._metrics.render,
+            observe=self._metrics.http,
         )
         sidecar.start()
         stack.callback(sidecar.stop)

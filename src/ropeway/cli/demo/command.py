@@ -32,8 +32,8 @@ PATIENCE = 55.0
 LOOK_EVERY = 0.1
 #: Afterwards, without --once: one act again every so many seconds.
 PAUSE = 1.5
-#: A running handler learns at its worker's next heartbeat that it was cancelled, three times within this.
-LEASE = 3.0
+#: Three heartbeats: at the next one a running handler learns that it was cancelled.
+LEASE = 9.0
 TARGET = "ropeway.cli.demo.tasks:app"
 
 

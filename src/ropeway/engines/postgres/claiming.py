@@ -81,6 +81,7 @@ class PostgresClaiming(PostgresOutcomes):
                 leases += await self._claim(tenant, rest, also, missing, worker, lease_seconds, tokens)
         if len(leases) == count:
             return LeaseBatch(leases, lease_seconds)
+        self.orders.emptied(tenant, order)
         return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
 
     async def _learn_waits(self, tenant: str, queues: Sequence[str]) -> None:

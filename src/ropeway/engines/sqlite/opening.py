@@ -32,9 +32,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
 #: PRAGMA synchronous as it is read back.
 _SYNCHRONOUS = {"full": 2, "relaxed": 1}
 
-#: How every SQLite file begins.
-_HEADER = b"SQLite format 3\0"
-
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -69,9 +66,17 @@ class Database(NamedTuple):
         self.check_file_system(_mounts())
 
     def _check_header(self) -> None:
-        with self.path.open("rb") as file:
-            if file.read(len(_HEADER)) != _HEADER:
-                raise ConfigurationError(f"{self.path} is not a SQLite database", hint="it was left as it is")
+        """Refuse what is no database before anything is put beside it."""
+        # Through SQLite, which alone may open the file: closing another descriptor of it would drop all POSIX
+        # locks that this process has on it, also those of SQLite's other connections.
+        db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
+        try:
+            db.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:
+            if primary_code(error) == sqlite3.SQLITE_NOTADB:
+                raise opening_error(self.path, error) from error
+        finally:
+            db.close()
 
     def identity(self) -> tuple[int, int] | None:
         """Which file the path leads to now; None when there is none."""
