@@ -33,7 +33,9 @@ from ropeway.core.errors import (
     UsageError,
 )
 from ropeway.core.events import Attempt, Event, attempt_history
+from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import Job, NewJob, Progress
+from ropeway.core.joblog import LogLine
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Lost, Released, Snoozed
 from ropeway.core.payload import JobError
@@ -78,6 +80,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Leased",
+    "LogLine",
     "Lost",
     "Middleware",
     "NameTaken",
@@ -106,6 +109,7 @@ __all__ = [
     "UnknownTask",
     "UsageError",
     "Weighted",
+    "WorkerInfo",
     "WorkerRef",
     "attempt_history",
     "engine_for",

@@ -19,7 +19,7 @@ from ropeway.client.schedules import Schedules, SyncSchedules
 from ropeway.client.tasks import Call, Task
 from ropeway.core import fields
 from ropeway.core.errors import ConfigurationError, FieldError, NotFound
-from ropeway.core.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TENANT, Job
+from ropeway.core.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TENANT, DEFAULT_TIMEOUT, Job
 from ropeway.core.schedule import Missed, NewSchedule
 from ropeway.core.window import Window
 from ropeway.engines.open import engine_for
@@ -112,6 +112,7 @@ class Ropeway:
 
         `args` are its arguments, by name; without them it must be callable with none. `name` is the schedule's own
         (the task's by default), `missed` what to do about times that nobody was there for: `once`, `all`, `skip`.
+        Its jobs are like those of a plain enqueue, but for the task's `key`: each time is a call of its own.
         """
 
         def declare(
@@ -166,15 +167,25 @@ class Ropeway:
             max_attempts=spec.max_attempts or DEFAULT_MAX_ATTEMPTS,
             missed=missed,
             source="code",
+            timeout=DEFAULT_TIMEOUT if spec.timeout is None else spec.timeout,
+            retry=spec.retry,
+            unique=spec.unique,
+            expires_in=spec.expires_in,
+            tags=spec.tags,
+            headers=spec.headers,
         )
 
     def _declared_schedules(self) -> list[NewSchedule]:
         """What `@app.cron` has declared; where a task says nothing, as the settings say."""
-        most = self._task_defaults().max_attempts
-        return [
-            schedule if spec.max_attempts is not None else msgspec.structs.replace(schedule, max_attempts=most)
-            for schedule, spec in self._declared.values()
-        ]
+        return [self._completed(schedule, spec) for schedule, spec in self._declared.values()]
+
+    def _completed(self, schedule: NewSchedule, spec: TaskSpec) -> NewSchedule:
+        defaults = self._task_defaults()
+        return msgspec.structs.replace(
+            schedule,
+            max_attempts=defaults.max_attempts if spec.max_attempts is None else schedule.max_attempts,
+            timeout=defaults.timeout if spec.timeout is None else schedule.timeout,
+        )
 
     def add_middleware(self, middleware: Middleware) -> None:
         """Put a middleware inside those that were added before."""

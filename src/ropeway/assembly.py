@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,10 @@ async def run_worker(
     try:
         return await supervisor.run()
     except OnlyInMemory:
-        return await run_standalone(target, options, flags, chores=chores)
+        code = await run_standalone(target, options, flags, chores=chores)
+        # Threads of handlers that would not stop must not keep the process.
+        sys.stderr.flush()
+        os._exit(code)
     finally:
         if watching is not None:
             watching.cancel()

@@ -647,7 +647,7 @@ class AbsentWorkersNeverForgotten(MemoryEngine):
 class ScheduleFiredTwice(MemoryEngine):
     async def advance(
         self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
-    ) -> list[UUID] | None:
+    ) -> list[Enqueued] | None:
         """Two schedulers that both saw it due."""
         row = self.stored_schedules.get((tenant, name))
         if row is not None and row.next_run_at == next_at and not row.spec.paused:

@@ -41,6 +41,7 @@ from ropeway import (
     NotFound,
     NotSupported,
     ResultUnavailable,
+    RetryPolicy,
     Ropeway,
     Settlement,
     State,
@@ -55,6 +56,7 @@ from ropeway.core.job import Job
 from ropeway.engines.memory import MemoryEngine
 from ropeway.observability import tracing
 from ropeway.observability.tally import produced
+from ropeway.worker.inprocess import InProcessWorker
 from tests.engines.pg_kit import eventually, migrated
 
 
@@ -706,6 +708,92 @@ def test_cron_declares_schedules() -> None:
         app.cron("often", name="x")(report)
     with pytest.raises(FieldError, match="unknown time zone"):
         app.cron("* * * * *", tz="Mars", name="x")(report)
+
+
+async def test_a_job_of_a_schedule_is_like_a_plain_one(url: str) -> None:
+    app = Ropeway(url, job_timeout=77.0, retry_max_attempts=4)
+    retry = RetryPolicy(base=1.0, cap=9.0)
+
+    @app.cron("* * * * * *")
+    @app.task(
+        queue="q", timeout=12, retry=retry, tags=["nightly"], headers={"team": "x"}, expires_in=timedelta(hours=1),
+        unique=True, key="not-for-instants",
+    )  # fmt: skip
+    async def special() -> None: ...
+
+    @app.cron("* * * * * *")
+    async def plain() -> None: ...
+
+    async with app:
+        engine = await app.engine()
+        for schedule in app.program.schedules():
+            await engine.put_schedule(schedule)
+        assert await engine.schedules() == await app.schedules.list()
+        fired: dict[str, Job] = {}
+
+        async def both_fired() -> bool:
+            for one in await engine.fire_due():
+                (job,) = await engine.get([one.job_id])
+                assert job is not None
+                fired.setdefault(one.name, job)
+            return len(fired) == 2
+
+        await eventually(both_fired, what="both schedules have fired")
+        enqueued = {
+            "special": await (await special.options(unique=False).aenqueue()).refresh(),
+            "plain": await (await plain.aenqueue()).refresh(),
+        }
+        for name, job in fired.items():
+            assert job.headers["ropeway-schedule"] == name
+            assert _declared_part(job) == _declared_part(enqueued[name])
+        made = fired["special"]
+        assert (made.timeout, made.retry, made.tags, made.max_attempts) == (12.0, retry, ("nightly",), 4)
+        assert made.headers["team"] == "x"
+        assert made.idempotency_key is None
+        assert fired["plain"].timeout == 77.0, "as the settings say"
+        assert {schedule.name: schedule.spec.timeout for schedule in await app.schedules.list()} == {
+            "plain": 77.0,
+            "special": 12.0,
+        }
+        # Its unique rule is in force.
+        assert (await special.options(key="other").aenqueue()).id == made.id
+
+
+def _declared_part(job: Job) -> tuple[Any, ...]:
+    headers = {name: text for name, text in job.headers.items() if not name.startswith("ropeway-")}
+    lives = None if job.expires_at is None else job.expires_at - job.created_at
+    return (job.type, job.queue, job.priority, job.payload, job.max_attempts, job.timeout, job.retry, job.tags,
+            headers, lives)  # fmt: skip
+
+
+async def test_a_job_of_a_schedule_waits_for_its_tasks_window(url: str) -> None:
+    app = Ropeway(url)
+    ran: list[str] = []
+    engine_now = datetime.now(UTC)
+    opening = (engine_now + timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
+    window = f"{opening:%H:%M}-{opening + timedelta(hours=1):%H:%M}"
+
+    @app.cron("0 0 1 1 *", name="rarely")
+    @app.task(window=window)
+    async def nightly() -> None:
+        ran.append("nightly")
+
+    @app.task
+    async def other() -> None:
+        ran.append("other")
+
+    async with app:
+        engine = await app.engine()
+        for schedule in app.program.schedules():
+            await engine.put_schedule(schedule)
+        handle = await app.job(await app.schedules.run("rarely"))
+        assert handle.status is State.QUEUED
+        await other.aenqueue()
+        async with InProcessWorker(app.program, engine) as worker:
+            await worker.drain()
+        job = await handle.refresh()
+        assert ran == ["other"]
+        assert (job.state, job.run_at, job.attempts) == (State.SCHEDULED, opening, 0)
 
 
 async def test_stored_schedules(tasks: Tasks) -> None:

@@ -15,11 +15,15 @@ import pytest
 import typer
 
 from ropeway.cli.main import app, run
+from ropeway.core import cron
+from ropeway.core.errors import FieldError
 from ropeway.core.fleet import WorkerInfo
 from ropeway.core.payload import JobError
 from ropeway.core.query import STATE_ALIASES
+from ropeway.core.retry import RetryPolicy
 from ropeway.core.schedule import NewSchedule
 from ropeway.core.states import State
+from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine
 from ropeway.testing.conformance.kit import enqueue_many, enqueue_one, lease_some, nack
 from tests.engines.pg_kit import migrated
@@ -196,6 +200,47 @@ def test_schedules_are_listed_shown_paused_resumed_and_run(either: Cli) -> None:
     assert (job["type"], job["payload"], job["headers"]) == ("report", {"a": 1.5}, {"ropeway-schedule": "nightly"})
     assert either("schedules", "run", "nightly", "--json").json["type"] == "report"
     assert either("schedules", "show", "nightly", "--json").json["next_run_at"].endswith(":00:00.000000Z")
+
+
+def test_a_schedule_shows_what_its_jobs_are_like(either: Cli) -> None:
+    spec = NewSchedule(
+        "nightly", "0 3 * * *", "report", timeout=90.0, retry=RetryPolicy(base=1.0, cap=60.0),
+        unique=Unique(within=3600.0), expires_in=600.0, tags=("a", "b"), headers={"team": "[x]"},
+    )  # fmt: skip
+    either.engine(lambda engine: engine.put_schedule(spec))
+    shown = " ".join(either.done("schedules", "show", "nightly").split())
+    for told in (
+        "runs at most 5 per job, each 90 s at most",
+        "retries from 1 s to 60 s, times 2, jitter 0.25 (around)",
+        "unique one job with the same arguments, within 3600 s, while queued, retrying, running",
+        "expires unless started within 600 s",
+        "tags a, b",
+        "headers team: [x]",
+    ):
+        assert told in shown, told
+    found = either("schedules", "show", "nightly", "--json").json
+    assert (found["timeout"], found["expires_in"], found["tags"]) == (90.0, 600.0, ["a", "b"])
+    assert found["retry"] == {"base": 1.0, "factor": 2.0, "cap": 60.0, "jitter": 0.25, "shape": "around"}
+    assert found["headers"] == {"team": "[x]"}
+    assert (found["unique"]["by"], found["unique"]["within"]) == ("args", 3600.0)
+    assert "succeeded" in found["unique"]["states"]
+    either.engine(lambda engine: engine.put_schedule(NewSchedule("plain", "0 3 * * *", "report", timeout=0)))
+    assert "at most 5 per job, without a timeout" in either.done("schedules", "show", "plain")
+    assert either("schedules", "show", "plain", "--json").json["unique"] is None
+
+
+def test_a_schedule_that_cannot_be_read_here(either: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    either.engine(lambda engine: engine.put_schedule(NewSchedule("nightly", "0 3 * * *", "t", tz="Europe/Paris")))
+
+    def time_zone(tz: str) -> None:
+        raise FieldError(f"unknown time zone {tz!r}", pointer="/tz")
+
+    monkeypatch.setattr(cron, "time_zone", time_zone)
+    for verb in ("pause", "resume", "run"):
+        said = either("schedules", verb, "nightly")
+        assert (said.code != 0, said.out) == (True, "")
+        assert said.err.startswith("ropeway: the schedule 'nightly' cannot be read here: unknown time zone 'Euro")
+        assert said.err.count("\n") == 1, said.err
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "run"])

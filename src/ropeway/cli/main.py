@@ -88,11 +88,24 @@ _ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 def main() -> None:
     """Run a command as its own process."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             # A terminal that cannot show a character shows a ? instead of ending the command.
             reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_missing_streams() -> None:
+    """A caller may have closed stdout or stderr; what is printed then goes nowhere, and no other file takes their
+    numbers."""
+    for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ropeway.cli.services import Services
-    from ropeway.core.schedule import Schedule
+    from ropeway.core.schedule import NewSchedule, Schedule
 
 app = typer.Typer(help="See recurring jobs; pause, resume and run them now.", no_args_is_help=True)
 
@@ -96,7 +96,9 @@ def _show(schedule: Schedule, coming: list[datetime], now: datetime) -> None:
     grid.add_row("cron", output.cell(f"{spec.cron}  ({spec.tz})"))
     grid.add_row("status", output.coloured("paused", "yellow") if spec.paused else "active")
     grid.add_row("makes", output.cell(f"{spec.type} in {spec.queue}, priority {spec.priority}"))
-    grid.add_row("runs", f"at most {spec.max_attempts} per job")
+    grid.add_row("runs", f"at most {spec.max_attempts} per job, {_timeout(spec.timeout)}")
+    for label, text in _options(spec):
+        grid.add_row(label, output.cell(text))
     grid.add_row("missed", _MISSED[spec.missed])
     grid.add_row("declared", "in code" if spec.source == "code" else "through the API")
     grid.add_row("payload", output.cell(spec.payload.decode()))
@@ -106,6 +108,29 @@ def _show(schedule: Schedule, coming: list[datetime], now: datetime) -> None:
     for place, at in enumerate(coming):
         grid.add_row("" if place else "next", output.both(at, now))
     output.console().print(grid)
+
+
+def _timeout(seconds: float) -> str:
+    return f"each {seconds:g} s at most" if seconds else "without a timeout"
+
+
+def _options(spec: NewSchedule) -> list[tuple[str, str]]:
+    """What its jobs have beyond the usual, for people."""
+    told = []
+    if (retry := spec.retry) is not None:
+        waits = f"from {retry.base:g} s to {retry.cap:g} s, times {retry.factor:g}, jitter {retry.jitter:g}"
+        told.append(("retries", f"{waits} ({retry.shape})"))
+    if (rule := spec.unique) is not None:
+        what = "the same arguments" if rule.by == "args" else f"the key {rule.key}"
+        within = "" if rule.within is None else f", within {rule.within:g} s"
+        told.append(("unique", f"one job with {what}{within}, while {', '.join(sorted(rule.blocking_states))}"))
+    if spec.expires_in is not None:
+        told.append(("expires", f"unless started within {spec.expires_in:g} s"))
+    if spec.tags:
+        told.append(("tags", ", ".join(spec.tags)))
+    if spec.headers:
+        told.append(("headers", ", ".join(f"{name}: {value}" for name, value in spec.headers.items())))
+    return told
 
 
 _MISSED = {

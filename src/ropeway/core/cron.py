@@ -142,7 +142,9 @@ def time_zone(tz: str) -> tzinfo:
         # ZoneInfo has many ways to say no: not found, not a path below the database, a folder, too long.
         with suppress(KeyError, ValueError, OSError):
             return ZoneInfo(tz)
-    raise FieldError("unknown time zone", pointer="/tz", hint="a name such as Europe/Paris or UTC")
+    raise FieldError(
+        f"unknown time zone {str(tz)[:64]!r}", pointer="/tz", hint="a name such as Europe/Paris or UTC"
+    )
 
 
 def _next_elapsed(matches: CronSim, zone: tzinfo, after: datetime) -> datetime | None:

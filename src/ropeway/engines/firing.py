@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
-from uuid import UUID
 
 import msgspec
 
 from ropeway.core import cron
-from ropeway.core.errors import EngineError, NameTaken
+from ropeway.core.errors import ConfigurationError, EngineError, KeyInFlight, NameTaken, RopewayError
 from ropeway.core.job import NewJob
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule, job_for
+from ropeway.engines.protocol import Enqueued
 
 log = logging.getLogger("ropeway.schedules")
 
 Row = TypeVar("Row", bound="NamedColumns")
 Read = TypeVar("Read")
+
+#: Seconds after which a schedule that still cannot be fired is told of again.
+TOLD_AGAIN_AFTER = 3_600.0
+#: How many complaints are remembered; beyond that the oldest are forgotten, and told again.
+MOST_TOLD = 1_000
 
 
 class NamedColumns(Protocol):
@@ -27,8 +35,55 @@ class NamedColumns(Protocol):
     def __getitem__(self, column: str, /) -> Any: ...
 
 
+class Complaints:
+    """Tells of schedules that cannot be read or fired: once for each schedule and reason, then once an hour.
+
+    Schedules are looked at every second, by threads as well.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[tuple[str, str, str], float] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, tenant: str, name: str, error: Exception) -> None:
+        """Log why this schedule makes no jobs here, unless that was said not long ago."""
+        reason = _reason(error)
+        if self._is_new((tenant, name, reason)):
+            log.error(
+                "schedule %s of tenant %s makes no jobs here: %s (%s)", name, tenant, reason, _what_to_do(error)
+            )
+
+    def _is_new(self, complaint: tuple[str, str, str]) -> bool:
+        now = self._clock()
+        with self._lock:
+            told = self._told.get(complaint)
+            if told is not None and now - told < TOLD_AGAIN_AFTER:
+                return False
+            self._told.pop(complaint, None)
+            self._told[complaint] = now
+            if len(self._told) > MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            return True
+
+
+def _reason(error: Exception) -> str:
+    """An error as one short line, without advice for whoever would put the schedule."""
+    text = error.message if isinstance(error, RopewayError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return " ".join(text.split())[:300]
+
+
+def _what_to_do(error: Exception) -> str:
+    if getattr(error, "pointer", None) == "/tz":
+        return "install the time zone database here, the package tzdata; or replace or delete the schedule"
+    return "replace or delete it; it is tried again until then"
+
+
 class FiringStore(Protocol):
     """What firing needs of an engine."""
+
+    @property
+    def complaints(self) -> Complaints: ...
 
     async def now(self) -> datetime: ...
 
@@ -38,7 +93,7 @@ class FiringStore(Protocol):
 
     async def advance(
         self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
-    ) -> list[UUID] | None:
+    ) -> list[Enqueued] | None:
         """In one transaction: move `next_at` on, if it still is `due`, and enqueue `jobs`. None: someone else
         fired it."""
         ...
@@ -53,9 +108,11 @@ async def fire_due(store: FiringStore, limit: int) -> list[Fired]:
             fired += await _fire(store, tenant, schedule, now)
         except EngineError:
             raise
-        except Exception:
-            # One that cannot be planned (its time zone is not on this host, say) must not stop the others.
-            log.exception("schedule %s of tenant %s cannot be fired", schedule.name, tenant)
+        except KeyInFlight:
+            # Someone's open transaction holds the key of its unique job: it stays due, the next look fires it.
+            continue
+        except Exception as error:  # noqa: BLE001 - told; one that cannot be planned must not stop the others
+            store.complaints.tell(tenant, schedule.name, error)
     return fired
 
 
@@ -63,22 +120,37 @@ async def _fire(store: FiringStore, tenant: str, schedule: Schedule, now: dateti
     spec = schedule.spec
     plan = cron.missed_fires(spec.cron, spec.tz, schedule.next_run_at, now, spec.missed, MAX_CATCH_UP)
     jobs = [job_for(spec, at) for at in plan.fires]
-    ids = await store.advance(tenant, spec.name, schedule.next_run_at, plan.next_at, jobs)
-    if ids is None:
+    answers = await store.advance(tenant, spec.name, schedule.next_run_at, plan.next_at, jobs)
+    if answers is None:
         return []
-    return [Fired(tenant, spec.name, at, id) for at, id in zip(plan.fires, ids, strict=True)]
+    return [
+        Fired(tenant, spec.name, at, answer.id, answer.deduplicated)
+        for at, answer in zip(plan.fires, answers, strict=True)
+    ]
 
 
-def readable(rows: Iterable[Row], read: Callable[[Row], Read]) -> list[Read]:
+def readable(rows: Iterable[Row], read: Callable[[Row], Read], complaints: Complaints) -> list[Read]:
     """What `read` makes of stored schedules (rows with `tenant` and `name`), without those it cannot read."""
     found = []
     for row in rows:
         try:
             found.append(read(row))
-        except Exception:
-            # Its time zone is not on this host, or another version wrote it: that must not hide the others.
-            log.exception("schedule %s of tenant %s cannot be read", row["name"], row["tenant"])
+        except Exception as error:  # noqa: BLE001 - told; its zone is not on this host, or another version wrote it
+            complaints.tell(row["tenant"], row["name"], error)
     return found
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Round the reading of the one schedule that was asked for: what cannot be read is a ConfigurationError."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"the schedule {name!r} cannot be read here: {_reason(error)}", hint=_what_to_do(error)
+        ) from error
 
 
 class Stored(NamedTuple):

@@ -191,6 +191,7 @@ async def patiently(
         else:
             outage.worked(name)
             return True
+    outage.forget(name)
     return False
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Iterable
 from datetime import datetime
+from typing import TypeVar
 
 from ropeway.core import cron
 from ropeway.core.errors import NotFound
@@ -11,6 +13,8 @@ from ropeway.core.schedule import Schedule
 from ropeway.engines.protocol import Engine
 from ropeway.service.jobs import Jobs
 from ropeway.service.names import did_you_mean
+
+T = TypeVar("T")
 
 
 class Schedules:
@@ -28,23 +32,26 @@ class Schedules:
         """Raises NotFound, with the name that was probably meant."""
         known = {schedule.name: schedule for schedule in await self.all()}
         if name not in known:
-            hint = did_you_mean(name, known) or "ropeway schedules list shows them"
-            raise NotFound(f"no schedule {name!r}", hint=hint)
+            raise _unknown(name, known)
         return known[name]
 
     async def pause(self, name: str) -> Schedule:
         """It fires no more until it is resumed."""
-        await self.get(name)
-        return await self._engine.pause_schedule(name, True, tenant=self._tenant)
+        return await self._found(name, self._engine.pause_schedule(name, True, tenant=self._tenant))
 
     async def resume(self, name: str) -> Schedule:
-        await self.get(name)
-        return await self._engine.pause_schedule(name, False, tenant=self._tenant)
+        return await self._found(name, self._engine.pause_schedule(name, False, tenant=self._tenant))
 
     async def run(self, name: str) -> Job:
         """Its job, made now, besides its times."""
-        await self.get(name)
-        return await self._jobs.get(await self._engine.run_schedule(name, tenant=self._tenant))
+        return await self._jobs.get(await self._found(name, self._engine.run_schedule(name, tenant=self._tenant)))
+
+    async def _found(self, name: str, answer: Awaitable[T]) -> T:
+        """What the engine answers; a name it does not know is told with the one that was probably meant."""
+        try:
+            return await answer
+        except NotFound:
+            raise _unknown(name, [schedule.name for schedule in await self.all()]) from None
 
     @staticmethod
     def coming(schedule: Schedule, count: int) -> list[datetime]:
@@ -55,3 +62,8 @@ class Schedules:
         while len(instants) < count:
             instants.append(cron.next_fire(schedule.spec.cron, schedule.spec.tz, instants[-1]))
         return instants[:count]
+
+
+def _unknown(name: str, known: Iterable[str]) -> NotFound:
+    hint = did_you_mean(name, known) or "ropeway schedules list shows them"
+    return NotFound(f"no schedule {name!r}", hint=hint)

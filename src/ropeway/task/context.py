@@ -48,7 +48,7 @@ class RetryJob(JobSignal):
     def __init__(self, *, after: float | None = None, message: str | None = None) -> None:
         super().__init__(after, message)
         self.after = after
-        self.message = message
+        self.message = None if message is None else str(message)
 
     def outcome(self) -> Outcome:
         error = clean_error("retry", self.message or "the handler asked for another attempt")
@@ -60,7 +60,7 @@ class DiscardJob(JobSignal):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
 
     def outcome(self) -> Outcome:
         return Failed(clean_error("discarded", self.message), retry=False)
@@ -114,7 +114,13 @@ class JobContext:
 
     def progress(self, done: float | None = None, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the job is. Only the newest word is kept."""
-        self._backend.progress(Progress(done=done, total=total, message=message))
+        self._backend.progress(
+            Progress(
+                done=_number(done, "done"),
+                total=_number(total, "total"),
+                message=None if message is None else str(message),
+            )
+        )
 
     def log(self, message: str, level: Level = "info") -> None:
         """Add a line to the job's own log."""
@@ -166,6 +172,16 @@ class JobContext:
                 "finish() belongs inside `async with ctx.transaction()`", hint="otherwise return the result"
             )
         self._result = value
+
+
+def _number(value: float | None, name: str) -> float | None:
+    """As a plain number: those of other libraries only look like one to a store."""
+    if value is None or type(value) in (int, float):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise FieldError(f"progress: {name} is {value!r}, not a number") from None
 
 
 def seconds(value: float | timedelta | None) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
@@ -151,6 +152,9 @@ class TaskSpec:
 
     @cached_property
     def _result_decoder(self) -> msgspec.json.Decoder[Any]:
+        if self.arguments.returns in (None, type(None)):
+            # A handler that returns nothing may still have a result: `ctx.finish(value)`.
+            return msgspec.json.Decoder()
         try:
             return decoder_of(self.arguments.returns, "result")
         except ConfigurationError:
@@ -199,19 +203,32 @@ def _message(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     """The traceback from the handler on: what Ropeway did to call it explains nothing."""
     try:
-        return "".join(traceback.format_exception(type(error), error, _from_the_handler(error.__traceback__)))
+        whole = traceback.TracebackException.from_exception(error)
+        _without_our_frames(whole)
+        return "".join(whole.format())
     except Exception:  # noqa: BLE001 - see _message
         return ""
 
 
-_OURS = str(Path(__file__).resolve().parents[1])
+_OURS = Path(__file__).resolve().parents[1]
+#: The code from which a worker calls middleware and handlers.
+_CALLERS = frozenset(str(_OURS / "worker" / name) for name in ("executor.py", "threads.py"))
+#: What may lie between such a call and the code that is called.
+_BETWEEN = (f"{_OURS}{os.sep}", str(Path(concurrent.futures.__file__).parent))
 
 
-def _from_the_handler(trace: TracebackType | None) -> TracebackType | None:
-    start = trace
-    while start is not None and start.tb_frame.f_code.co_filename.startswith(_OURS):
-        start = start.tb_next
-    return start or trace
+def _without_our_frames(error: traceback.TracebackException) -> None:
+    """Leave out what led to the handler, all but the user's middleware: here, and in what the error came from.
+    What the handler itself has called stays, whoever wrote it."""
+    frames = list(error.stack)
+    calls = [place for place, frame in enumerate(frames) if frame.filename in _CALLERS]
+    if calls:
+        handler = calls[-1] + 1
+        kept = [frame for frame in frames[:handler] if not frame.filename.startswith(_BETWEEN)] + frames[handler:]
+        error.stack[:] = kept or frames
+    for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
+        if other is not None:
+            _without_our_frames(other)
 
 
 def _repr(value: object) -> str:

@@ -25,7 +25,8 @@ class Recurrer:
         for each in fired:
             job = jobs.get(each.job_id)
             if job is not None:
-                metrics.enqueued(job.queue, job.type)
+                count = metrics.deduplicated if each.deduplicated else metrics.enqueued
+                count(job.queue, job.type)
             self._log.info(
                 SCHEDULE_FIRED,
                 job_id=each.job_id,
@@ -34,5 +35,6 @@ class Recurrer:
                 schedule=each.name,
                 scheduled_for=rfc3339(each.at),
                 tenant=each.tenant,
+                **({"deduplicated": True} if each.deduplicated else {}),
             )
         return len(fired) >= self._batch

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ropeway.core.payload import JobError
     from ropeway.core.query import QueueStats
     from ropeway.core.schedule import Schedule
+    from ropeway.core.unique import Unique
 
 Object = dict[str, Any]
 
@@ -142,6 +143,12 @@ def schedule_object(schedule: Schedule) -> Object:
         "payload": json_or_none(spec.payload),
         "priority": spec.priority,
         "max_attempts": spec.max_attempts,
+        "timeout": spec.timeout,
+        "retry": None if spec.retry is None else msgspec.structs.asdict(spec.retry),
+        "unique": None if spec.unique is None else unique_object(spec.unique),
+        "expires_in": spec.expires_in,
+        "tags": list(spec.tags),
+        "headers": dict(spec.headers),
         "missed": spec.missed,
         "paused": spec.paused,
         "source": spec.source,
@@ -149,6 +156,10 @@ def schedule_object(schedule: Schedule) -> Object:
         "last_run_at": time_or_none(schedule.last_run_at),
         "last_job_id": None if schedule.last_job_id is None else str(schedule.last_job_id),
     }
+
+
+def unique_object(rule: Unique) -> Object:
+    return {"by": rule.by, "key": rule.key, "within": rule.within, "states": sorted(rule.blocking_states)}
 
 
 def worker_object(worker: WorkerInfo) -> Object:

@@ -11,16 +11,18 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ropeway.core.errors import ConfigurationError, EngineError, RopewayError
+from ropeway.core.errors import ConfigurationError, EngineError, RopewayError, UsageError
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import WorkerRef
 from ropeway.observability import logs, names
 from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.loops import run_in_new_loop
+from ropeway.runtime.service import Outage
 from ropeway.worker.channel import (
     Begin,
     Hello,
@@ -39,6 +41,7 @@ from ropeway.worker.line import Line, framed, receive_blocking
 from ropeway.worker.loading import load_program
 from ropeway.worker.options import overlaid
 from ropeway.worker.processes import Processes
+from ropeway.worker.selfbeat import beat_for_itself, give_back_the_rest
 from ropeway.worker.watchdog import LOOK_EVERY, Watchdog
 from ropeway.worker.worker import Worker
 
@@ -72,8 +75,9 @@ def main() -> None:
     gc.freeze()
     code = run_in_new_loop(_Child(end, ledger, begin, program, settings).run())
     # Threads of handlers that would not stop must not keep the process.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     os._exit(code)
 
 
@@ -88,11 +92,17 @@ class _Child:
         self._settings = settings
         self._options = begin.options.with_settings(settings)
         self._log = logs.logger("ropeway.worker")
+        self._quiet = False
+        self._worker: Worker | None = None
+        self._engine: Engine | None = None
         self._stop: asyncio.Future[float | None]
         self._line: Line
+        #: Beats for its own leases, once the parent is gone.
+        self._beating: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        self._stop = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._stop = loop.create_future()
         self._line = await Line.over(self._end, ToChild)
         self._line.send(
             Hello(
@@ -101,21 +111,40 @@ class _Child:
                 self._program.schedules(),
             )
         )
+        self._handle_signals(loop)
+        listening = loop.create_task(self._listen())
         try:
             async with contextlib.AsyncExitStack() as stack:
-                engine = await self._opened(stack)
-                self._program.adopt(engine)
-                await stack.enter_async_context(self._program.lifespan())
-                await self._work(engine)
-        except RopewayError as error:
+                if not await self._until_stop(self._prepare(stack)):
+                    return 0
+                await self._work()
+        except (ConfigurationError, UsageError) as error:
             self._line.send(Refused(str(error)))
             await self._line.drained()
             return 2
+        except Exception as error:  # noqa: BLE001 - told in one place; the parent starts another
+            self._log.error(names.CHILD_DIED, error=repr(error), exc_info=error)
+            return 1
+        finally:
+            listening.cancel()
         return 0
 
-    async def _opened(self, stack: contextlib.AsyncExitStack) -> Engine:
+    async def _until_stop(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it, unless the child is told to stop before it is done."""
+        task = asyncio.create_task(work)
+        waiting: list[asyncio.Future[Any]] = [task, self._stop]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        await asyncio.wait([task])
+        return False
+
+    async def _prepare(self, stack: contextlib.AsyncExitStack) -> None:
         backoff = Backoff()
-        while True:
+        outage = Outage(self._log)
+        while self._engine is None:
             engine = engine_for(self._settings)
             try:
                 await engine.open()
@@ -123,43 +152,44 @@ class _Child:
                 raise
             except EngineError as error:
                 await engine.close()
-                self._log.warning(names.ENGINE_AWAY, engine=engine.name, error=str(error))
+                outage.failed("start", error)
                 await asyncio.sleep(backoff.next())
             else:
+                outage.worked("start")
+                self._engine = engine
                 stack.push_async_callback(engine.close)
-                return engine
+        self._program.adopt(self._engine)
+        await stack.enter_async_context(self._program.lifespan())
 
-    async def _work(self, engine: Engine) -> None:
-        begin = self._begin
-        processes = Processes(
-            begin.target,
-            self._settings,
-            worker_id=begin.worker_id,
-            tenant=self._options.tenant,
-            kept=self._options.cpu_processes,
-        )
-        worker = Worker(
+    async def _work(self) -> None:
+        begin, engine, options = self._begin, self._engine, self._options
+        assert engine is not None  # noqa: S101 - prepared
+        self._worker = worker = Worker(
             self._program,
             engine,
-            self._options,
+            options,
             worker=WorkerRef(begin.worker_id, begin.owner),
             ledger=self._ledger,
-            processes=processes,
+            processes=Processes(
+                begin.target,
+                self._settings,
+                worker_id=begin.worker_id,
+                tenant=options.tenant,
+                kept=options.cpu_processes,
+            ),
         )
+        worker.quiet(self._quiet)
         loop = asyncio.get_running_loop()
         watchdog = Watchdog(loop, worker.runner, self._ledger)
-        self._signals(worker)
         self._ledger.claimed(time.monotonic())
         watchdog.start()
-        tasks = [
-            asyncio.create_task(self._tick(worker, watchdog)),
-            asyncio.create_task(self._listen(worker, engine)),
-            asyncio.create_task(self._retire(worker)),
-        ]
+        tasks = [loop.create_task(self._tick(worker, watchdog)), loop.create_task(self._retire(worker))]
         worker.start()
         self._line.send(Ready())
         drain_seconds = await self._stop
         await worker.drain(drain_seconds)
+        if self._beating is not None:
+            await give_back_the_rest(engine, begin.owner, options)
         self._ledger.leave()
         self._tell(worker)
         await self._line.drained()
@@ -167,27 +197,31 @@ class _Child:
         for task in tasks:
             task.cancel()
 
-    def _signals(self, worker: Worker) -> None:
-        loop = asyncio.get_running_loop()
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGTERM, self._stop_after, self._options.drain_seconds)
-        loop.add_signal_handler(signal.SIGUSR1, self._dump, worker)
+        loop.add_signal_handler(signal.SIGUSR1, self._dump)
         # Beneath Python's own handler, so that stacks come out while the interpreter is held by C code too.
-        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no stderr, no stacks
+            faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
 
     def _stop_after(self, drain_seconds: float | None) -> None:
+        """Stop; once more only makes it sooner."""
         if not self._stop.done():
             self._stop.set_result(drain_seconds)
+        elif self._worker is not None and drain_seconds is not None:
+            self._worker.hurry(drain_seconds)
 
-    def _dump(self, worker: Worker) -> None:
-        for run in worker.runner.runs():
+    def _dump(self) -> None:
+        if self._worker is None:
+            return
+        runner = self._worker.runner
+        for run in runner.runs():
             job = run.leased.job
             seconds = round(time.monotonic() - run.started, 1)
             self._log.warning(
                 names.RUNNING_NOW, job_id=str(job.id), type=job.type, queue=job.queue, seconds=seconds
             )
-        self._log.warning(
-            names.RUNNING_NOW, running=worker.runner.running, buffered=worker.runner.buffered, note="in all"
-        )
+        self._log.warning(names.RUNNING_NOW, running=runner.running, buffered=runner.buffered, note="in all")
 
     async def _tick(self, worker: Worker, watchdog: Watchdog) -> None:
         told_at = time.monotonic()
@@ -209,30 +243,26 @@ class _Child:
         self._line.send(Retiring(f"{self._options.max_jobs} jobs"))
         self._stop_after(None)
 
-    async def _listen(self, worker: Worker, engine: Engine) -> None:
+    async def _listen(self) -> None:
         while (message := await self._line.receive()) is not None:
+            worker = self._worker
             match message:
-                case Revoked():
-                    worker.revoke(message.ids)
-                case Recheck():
-                    with contextlib.suppress(EngineError):
-                        await worker.recheck()
-                case Quiet():
-                    worker.quiet(message.on)
                 case Stop():
                     self._stop_after(message.drain_seconds)
-        await self._orphaned(worker, engine)
-
-    async def _orphaned(self, worker: Worker, engine: Engine) -> None:
-        """The parent is gone: nobody beats for this process but itself. Finish what runs, claim nothing more."""
+                case Quiet():
+                    self._quiet = message.on
+                    if worker is not None:
+                        worker.quiet(message.on)
+                case Revoked() if worker is not None:
+                    await worker.recheck(frozenset(message.ids))
+                case Recheck() if worker is not None:
+                    await worker.recheck()
+        # The parent is gone: nobody beats for this process but itself. Finish what runs, claim nothing more.
         self._log.warning(names.CHILD_ORPHANED, note="the supervisor is gone; draining")
+        if self._worker is not None and self._engine is not None:
+            own = beat_for_itself(self._worker, self._engine, self._begin.owner, self._options)
+            self._beating = asyncio.create_task(own)
         self._stop_after(self._options.drain_seconds)
-        while True:
-            with contextlib.suppress(EngineError):
-                beat = await engine.heartbeat_owner(self._begin.owner, tenant=self._options.tenant)
-                if beat is not None:
-                    worker.revoke(beat.revoked)
-            await asyncio.sleep(self._options.lease_seconds / 3)
 
 
 if __name__ == "__main__":

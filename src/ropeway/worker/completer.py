@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ropeway.core.errors import EngineError, RopewayError
+from ropeway.core.errors import EngineError, InputError, RopewayError
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
+from ropeway.core.payload import clean_error
 from ropeway.core.states import State
 from ropeway.engines.protocol import Settled, Settlement
 from ropeway.observability import names
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ropeway.runtime.service import Outage
 
 LARGEST_BATCH = 500
+#: After so many defects an outcome is given up, and the run counts as failed.
+MOST_DEFECTS = 3
 
 
 class Completer:
@@ -76,11 +79,16 @@ class Completer:
                 self._under_way = 0
                 with gathered():
                     for (settlement, run), answer in zip(batch, answers, strict=True):
-                        self._note(settlement.outcome, run, answer)
+                        try:
+                            self._note(settlement.outcome, run, answer)
+                        except Exception as error:  # noqa: BLE001 - what is told decides nothing
+                            self._log.error(names.LOOP_FAILED, loop="note", error=repr(error), exc_info=error)
         finally:
             self._task = None
 
     async def _send(self, batch: list[Settlement], backoff: Backoff) -> list[Settled | RopewayError]:
+        """The engine's answers, however long it takes to get them."""
+        defects = 0
         while True:
             try:
                 answers = await self._engine.settle(batch, tenant=self._tenant)
@@ -92,6 +100,9 @@ class Completer:
                 if len(batch) > 1:
                     # One that cannot be written must not hold up the others.
                     return [answer for one in batch for answer in await self._send([one], backoff)]
+                defects += 1
+                if defects == MOST_DEFECTS:
+                    return [InputError(f"it could not be written: {error!r}")]
                 await asyncio.sleep(backoff.next())
             else:
                 self._outage.worked("settle")
@@ -159,7 +170,14 @@ class Completer:
         )
 
     def _refused(self, run: Run, answer: RopewayError) -> None:
+        if isinstance(answer, InputError) and not run.replaced:
+            # The engine cannot keep this outcome. Without another the job would run for ever.
+            run.replaced = True
+            run.outcome = Failed(clean_error("invalid_outcome", str(answer)))
+            self.put(run)
+            return
         if run.unknown_commit:
+            self._tally.finished(run.leased.job.queue, run.leased.job.type, "succeeded", run.seconds)
             self._say(run)  # the fence says that its own transaction was committed after all
             return
         self._log.warning(names.LEASE_LOST, **_about(run), error=str(answer))

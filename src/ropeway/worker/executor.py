@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ropeway.core.errors import EngineError, Indeterminate
 from ropeway.core.job import Progress
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Outcome, Released, Snoozed
@@ -21,6 +22,10 @@ from ropeway.worker.threads import JobInterrupted, Threads
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
     from ropeway.worker.program import Program
+
+
+#: When the engine's clock could not be asked whether a task's hours have come.
+ASK_AGAIN_SECONDS = 5.0
 
 
 class Reports(Protocol):
@@ -89,6 +94,9 @@ class Executor:
             run.interruptible = False
         if run.stop is StopReason.REVOKED or run.committed:
             return None
+        if run.unknown_commit:
+            # Whatever the handler made of the error: only the fence knows, and it is asked by a failure.
+            return spec.failure(Indeterminate("whether the handler's transaction was committed is not known"))
         return Done(spec.encode_result(value))
 
     async def _call(self, run: Run, spec: TaskSpec) -> Any:
@@ -116,7 +124,10 @@ class Executor:
 
     async def _outside_window(self, spec: TaskSpec) -> Outcome | None:
         """A retry or a late start may fall outside the task's hours: it waits for them, no attempt is used."""
-        now = await (await self._engine()).now()
+        try:
+            now = await (await self._engine()).now()
+        except EngineError:
+            return Snoozed(delay=ASK_AGAIN_SECONDS)  # no reason to use up an attempt
         if spec.window is None or spec.window.contains(now):
             return None
         return Snoozed(run_at=spec.window.next_start(now))

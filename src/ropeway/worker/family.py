@@ -64,7 +64,8 @@ class Child:
         self.started = time.monotonic()
         self.ready = False
         self.retiring = False
-        #: A job past its hard deadline: this child was killed for it.
+        #: It was killed because a job's time was over: for `victim`, if it is known who would not stop.
+        self.killed_for_time = False
         self.victim: UUID | None = None
         #: When the engine last took a heartbeat for it.
         self.beaten = time.monotonic()
@@ -81,19 +82,29 @@ class Child:
     async def start(cls, index: int, target: str, flags: dict[str, object], options: WorkerOptions) -> Child:
         ours, theirs = socket.socketpair()
         ledger = Ledger.create()
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and every word of it is ours
+        try:
+            process = cls._spawned(theirs, ledger)
+        except BaseException:
+            ours.close()
+            ledger.close()
+            raise
+        finally:
+            theirs.close()
+        owner = ids.token()
+        name = worker_name(index)
+        line = await Line.over(ours, ToParent)
+        line.send(Begin(target, flags, options, name, owner))
+        return cls(process, line, ledger, name, owner)
+
+    @staticmethod
+    def _spawned(theirs: socket.socket, ledger: Ledger) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - every word of it is ours
             [sys.executable, "-m", "ropeway.worker.child", str(theirs.fileno()), str(ledger.fd)],
             pass_fds=(theirs.fileno(), ledger.fd),
             stdin=subprocess.DEVNULL,
             # A group of its own: the terminal's Ctrl-C does not reach it, and what it leaves behind can be ended.
             process_group=0,
         )
-        theirs.close()
-        owner = ids.token()
-        name = worker_name(index)
-        line = await Line.over(ours, ToParent)
-        line.send(Begin(target, flags, options, name, owner))
-        return cls(process, line, ledger, name, owner)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         _, status, usage = os.wait4(self.process.pid, 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ropeway.core.errors import EngineError
 from ropeway.core.outcome import Released
+from ropeway.engines.choosing import queue_order
 from ropeway.engines.protocol import LeaseBatch, Leased, Settlement, Subscription, Weighted, WorkerRef
 from ropeway.observability import names
 from ropeway.observability.logs import logger
@@ -149,29 +150,32 @@ class Fetcher:
         return await self._claim_under_caps(wanted)
 
     async def _claim_under_caps(self, wanted: int) -> tuple[bool, float | None]:
-        """A queue whose cap leaves less than is wanted is asked on its own, in its place in the order."""
+        """A queue with a cap is asked on its own, in its place in the order; neighbours without one together."""
         full = False
         due: list[float] = []
-        together: list[str | Weighted] = []
-        for queue in (*self._options.queues, None):
-            name = queue.queue if isinstance(queue, Weighted) else queue
-            cap = None if name is None else self._options.caps.get(name)
-            if queue is not None and cap is None:
-                together.append(queue)
+        for queues, cap in self._in_turn():
+            most = wanted if cap is None else min(wanted, cap - self._runner.held_of(queues[0]))
+            if most <= 0:
                 continue
-            for asked, most in ((together, wanted), ([queue], self._left(name, cap, wanted))):
-                if not asked or asked == [None] or most <= 0 or wanted <= 0:
-                    continue
-                batch = await self._lease([one for one in asked if one is not None], min(most, wanted))
-                wanted -= len(batch.leases)
-                full = full or len(batch.leases) >= most
-                if batch.next_due_in is not None:
-                    due.append(batch.next_due_in)
-            together = []
-        return full and self._wanted() > 0, min(due) if due else None
+            batch = await self._lease(queues, most)
+            wanted -= len(batch.leases)
+            full = full or (cap is None and len(batch.leases) == most)
+            if batch.next_due_in is not None:
+                due.append(batch.next_due_in)
+        # Nothing to ask for because of the caps is not the same as unable to claim.
+        self._ledger.claimed(time.monotonic())
+        return full, min(due) if due else None
 
-    def _left(self, name: str | None, cap: int | None, wanted: int) -> int:
-        return 0 if name is None or cap is None else min(cap - self._runner.held_of(name), wanted)
+    def _in_turn(self) -> list[tuple[list[str], int | None]]:
+        """The queues of one claim in their order, weights drawn: each with a cap alone, the others together."""
+        turns: list[tuple[list[str], int | None]] = []
+        for name in queue_order(self._options.queues):
+            cap = self._options.caps.get(name)
+            if cap is None and turns and turns[-1][1] is None:
+                turns[-1][0].append(name)
+            else:
+                turns.append(([name], cap))
+        return turns
 
     async def _lease(self, queues: Sequence[str | Weighted], count: int) -> LeaseBatch:
         self._claiming = True
@@ -212,7 +216,7 @@ class Fetcher:
             async with asyncio.timeout(1.0):
                 await self._room.wait()
         except TimeoutError:
-            if not self._quiet:
+            if self._runner.full and not self._quiet:
                 # Full of long jobs is not the same as unable to claim.
                 self._ledger.claimed(time.monotonic())
             self.release(self._runner.give_back_stale())
@@ -224,4 +228,20 @@ class Fetcher:
         if self._listener is None:
             self._listener = await self._engine.subscribe(self._options.queue_names(), tenant=self._options.tenant)
             return  # what was enqueued before it listened is found by one more claim
-        self._woken = await self._listener.wait(seconds)
+        if self._options.caps:
+            self._woken = await self._signal_or_room(self._listener, seconds)
+        else:
+            self._woken = await self._listener.wait(seconds)
+
+    async def _signal_or_room(self, listener: Subscription, seconds: float) -> bool:
+        """Under caps a job that ends makes room for the next one of its queue, which no signal tells of."""
+        self._room.clear()
+        signal = asyncio.create_task(listener.wait(seconds))
+        room = asyncio.create_task(self._room.wait())
+        try:
+            await asyncio.wait([signal, room], return_when=asyncio.FIRST_COMPLETED)
+            return signal.done() and signal.result()
+        finally:
+            for task in (signal, room):
+                task.cancel()
+            await asyncio.wait([signal, room])

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ropeway.core.errors import EngineError
 from ropeway.core.states import State
 from ropeway.engines.protocol import WorkerRef
 from ropeway.runtime import ids
 from ropeway.worker.ledger import Ledger
 from ropeway.worker.options import WorkerOptions, worker_name
+from ropeway.worker.selfbeat import beat_for_itself, give_back_the_rest
 from ropeway.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class InProcessWorker:
         self._owner = ids.token()
         self._stack = contextlib.AsyncExitStack()
         self._worker: Worker
+        self.ledger: Ledger
         self._beating: asyncio.Task[None] | None = None
 
     @property
@@ -56,8 +58,9 @@ class InProcessWorker:
     async def __aenter__(self) -> Self:
         self._program.adopt(self._engine)
         await self._stack.enter_async_context(self._program.lifespan())
-        ledger = Ledger.create(self._options.concurrency)
+        self.ledger = ledger = Ledger.create(self._options.concurrency)
         self._stack.callback(ledger.close)
+        ledger.claimed(time.monotonic())
         self._worker = Worker(
             self._program,
             self._engine,
@@ -67,7 +70,9 @@ class InProcessWorker:
             processes=self._processes,
         )
         self._worker.start()
-        self._beating = asyncio.create_task(self._beat())
+        self._beating = asyncio.create_task(
+            beat_for_itself(self._worker, self._engine, self._owner, self._options)
+        )
         return self
 
     async def __aexit__(
@@ -86,6 +91,7 @@ class InProcessWorker:
         await self._worker.drain(self._options.drain_seconds if drain_seconds is None else drain_seconds)
         beating.cancel()
         await asyncio.wait([beating])
+        await give_back_the_rest(self._engine, self._owner, self._options)
         await self._stack.aclose()
 
     async def drain(self) -> None:
@@ -96,11 +102,3 @@ class InProcessWorker:
             if not any(one.counts.get(State.QUEUED, 0) or one.counts.get(State.RUNNING, 0) for one in stats):
                 return
             await asyncio.sleep(0.005)
-
-    async def _beat(self) -> None:
-        while True:
-            with contextlib.suppress(EngineError):
-                beat = await self._engine.heartbeat_owner(self._owner, tenant=self._options.tenant)
-                if beat is not None:
-                    self._worker.revoke(beat.revoked)
-            await asyncio.sleep(self._options.lease_seconds / 3)

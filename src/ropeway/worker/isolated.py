@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropeway.core.errors import RopewayError
 from ropeway.core.job import Progress
+from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Outcome, Released, Snoozed
-from ropeway.core.payload import JobError
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import Leased
+from ropeway.observability import logs
 from ropeway.runtime.loops import run_in_new_loop
+from ropeway.settings import Settings
+from ropeway.task.spec import failure
+from ropeway.worker import preload
+from ropeway.worker.executor import Executor
 from ropeway.worker.line import Line
 from ropeway.worker.run import Run, StopReason
+from ropeway.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from ropeway.core.lease import Lease
     from ropeway.engines.protocol import Engine
-    from ropeway.settings import Settings
+    from ropeway.task.registry import Registry
 
 # ── worker → process ──
 
@@ -44,10 +49,12 @@ class Interrupt(msgspec.Struct, tag="interrupt"):
 
 
 class Progressed(msgspec.Struct, tag="progressed"):
+    lease: Lease
     progress: Progress
 
 
 class Logged(msgspec.Struct, tag="logged"):
+    lease: Lease
     level: str
     message: str
 
@@ -80,49 +87,43 @@ class Performed(msgspec.Struct, tag="performed"):
         return self.done or self.failed or self.snoozed or self.released
 
 
-def main(end: socket.socket, settings: bytes, worker_id: str, tenant: str) -> None:
+def main(end: socket.socket, target: str, settings: bytes, worker_id: str, tenant: str) -> None:
     """Serve until the worker hangs up."""
+    # The terminal's Ctrl-C and a service manager's SIGTERM are the supervisor's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    run_in_new_loop(_serve(end, settings, worker_id, tenant))
+    preload.outlive_sigterm()
+    run_in_new_loop(_serve(end, target, settings, worker_id, tenant))
     # Threads of handlers that would not stop must not keep the process.
     os._exit(0)
 
 
-async def _serve(end: socket.socket, told: bytes, worker_id: str, tenant: str) -> None:
-    from ropeway.observability import logs
-    from ropeway.settings import Settings
-    from ropeway.worker import preload
-    from ropeway.worker.executor import Executor
-    from ropeway.worker.threads import Threads
-
+async def _serve(end: socket.socket, target: str, told: bytes, worker_id: str, tenant: str) -> None:
     settings = msgspec.msgpack.decode(told, type=Settings)
     logs.configure(settings.log_level, settings.log_format)
     line = await Line.over(end, Perform | Interrupt)
-    try:
-        program = preload.program()
-    except RopewayError as error:
-        perform = await line.receive()
-        if perform is not None:
-            line.send(Performed(failed=Failed(JobError(type(error).__name__, str(error)))))
-            await line.drained()
-        return
     store = _Store(settings)
-    reporter = _LineReporter(line)
-    executor = Executor(
-        program,
-        store.engine,
-        reporter,
-        Threads(1),
-        worker_id=worker_id,
-        tenant=tenant,
-    )
-    async with program.lifespan():
-        await _serve_jobs(line, executor, program.registry.get)
-    await store.close()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            program = preload.program(target)
+            await stack.enter_async_context(program.lifespan())
+        except Exception as error:  # noqa: BLE001 - a failed attempt, with its retry policy's patience; not a crash
+            await _refuse(line, error)
+            return
+        executor = Executor(
+            program, store.engine, _LineReporter(line), Threads(1), worker_id=worker_id, tenant=tenant
+        )
+        await _serve_jobs(line, executor, program.registry)
+        await store.close()
 
 
-async def _serve_jobs(line: Line, executor: Any, find: Any) -> None:
+async def _refuse(line: Line, error: Exception) -> None:
+    if await line.receive() is not None:
+        line.send(Performed(failed=failure(error)))
+        await line.drained()
+
+
+async def _serve_jobs(line: Line, executor: Executor, registry: Registry) -> None:
+    """One job after the other. When the worker is gone, so is the lease, soon: what runs is cut off."""
     run: Run | None = None
 
     async def perform(one: Run) -> None:
@@ -131,11 +132,10 @@ async def _serve_jobs(line: Line, executor: Any, find: Any) -> None:
 
     while (message := await line.receive()) is not None:
         if isinstance(message, Perform):
-            run = Run(message.leased, find(message.leased.job.type))
+            run = Run(message.leased, registry.get(message.leased.job.type))
             run.task = asyncio.create_task(perform(run))
         elif run is not None:
             run.interrupt(message.reason)
-    # The worker is gone; so is the lease, soon. What runs is cut off.
 
 
 class _Store:
@@ -165,10 +165,10 @@ class _LineReporter:
         self._loop = asyncio.get_running_loop()
 
     def progress(self, lease: Lease, progress: Progress) -> None:
-        self._loop.call_soon_threadsafe(self._line.send, Progressed(progress))
+        self._loop.call_soon_threadsafe(self._line.send, Progressed(lease, progress))
 
     def log(self, lease: Lease, level: str, message: str) -> None:
-        self._loop.call_soon_threadsafe(self._line.send, Logged(level, message))
+        self._loop.call_soon_threadsafe(self._line.send, Logged(lease, level, message))
 
     async def flush(self) -> None:
         await asyncio.sleep(0)

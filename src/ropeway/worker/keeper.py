@@ -15,6 +15,7 @@ from ropeway.observability import logs, names
 from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.service import Loop, Outage, stop_all
 from ropeway.worker.channel import Recheck, Revoked, Stop
+from ropeway.worker.runner import HARD_GRACE
 
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
@@ -57,11 +58,12 @@ class Keeper:
         self._log = logs.logger("ropeway.supervisor")
         self._host = socket.gethostname()
         beat_every = options.lease_seconds / 3
+        self._attendance = Loop("attendance", REPORT_EVERY, self._report, log=self._log, outage=outage)
         self._loops = [
             # A beat that failed is tried again soon: a lease lasts three of them.
             Loop("heartbeat", beat_every, self._beat, log=self._log, outage=outage, backoff=Backoff(0.1, 1.0)),
             Loop("watch", LOOK_EVERY, self._watch, log=self._log, outage=outage),
-            Loop("attendance", REPORT_EVERY, self._report, log=self._log, outage=outage),
+            self._attendance,
         ]
 
     def start(self) -> None:
@@ -70,6 +72,10 @@ class Keeper:
 
     async def stop(self) -> None:
         await stop_all(self._loops, within=1.0)
+
+    def report_now(self) -> None:
+        """A child has come or has another state: people should not have to wait to see it."""
+        self._attendance.wake()
 
     # ── heartbeats ──
 
@@ -111,14 +117,15 @@ class Keeper:
     def _check_deadlines(self, child: Child, now: float) -> int:
         jobs = child.ledger.running()
         late = next((job for job in jobs if job.hard_deadline and now > job.hard_deadline), None)
-        if late is not None and child.victim is None:
-            child.victim = late.job_id
-            self._log.error(
-                names.JOB_TIMEOUT,
-                job_id=late.job_id,
-                seconds=round(now - late.started, 1),
-                note="it did not stop when its timeout was over; its process is killed",
-            )
+        if late is not None and not child.killed_for_time:
+            child.killed_for_time = True
+            if child.ledger.last_alive() > late.hard_deadline - HARD_GRACE:
+                child.victim = late.job_id
+                note = "it did not stop when its timeout was over; its process is killed"
+            else:
+                # The loop has not turned since: it never had the chance to stop, another job holds it up.
+                note = "its time is over and its process is blocked by another job; the process is killed"
+            self._log.error(names.JOB_TIMEOUT, job_id=late.job_id, seconds=round(now - late.started, 1), note=note)
             child.kill()
         return len(jobs)
 
@@ -140,7 +147,9 @@ class Keeper:
 
     async def _check_memory(self, child: Child) -> None:
         most = self._options.max_memory_bytes
-        if most and not child.retiring and (held := child.rss_bytes()) is not None and held > most:
+        if not most or child.retiring or child.ledger.jobs_finished() == 0:
+            return  # a limit below the size of the app itself would replace children for ever
+        if (held := child.rss_bytes()) is not None and held > most:
             child.send(Stop(None))
             await self._replace(child, f"{held >> 20} MiB")
 
@@ -150,6 +159,9 @@ class Keeper:
         for child in list(self._children.values()):
             if child.alive and child.ready:
                 await self._engine.report_worker(self._info(child), tenant=self._options.tenant)
+                if not child.alive:
+                    # It was forgotten while this was on its way.
+                    await self._engine.forget_worker(child.name, tenant=self._options.tenant)
 
     def _info(self, child: Child) -> WorkerInfo:
         return WorkerInfo(

@@ -91,7 +91,7 @@ class Ledger:
         _whole.pack_into(self._map, _FINISHED, count)
 
     def leave(self) -> None:
-        """The child has finished its work and exits: what is still noted here would not stop, and is given back."""
+        """The child has done its work and exits: what is still noted here would not stop, and is given back."""
         self._map[_LEFT] = 1
 
     # ── the parent reads ──

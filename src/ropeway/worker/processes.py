@@ -11,13 +11,14 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropeway.core.outcome import Lost, Outcome
+from ropeway.core.outcome import Lost, Outcome, Released
 from ropeway.worker import isolated, preload
 from ropeway.worker.line import Line
 from ropeway.worker.run import Run, StopReason
@@ -33,10 +34,10 @@ HARD_GRACE = 5.0
 
 
 class Processes:
-    """`perform` runs a job in a process and never raises; a process that dies makes its own job lost, no other."""
+    """`perform` runs a job in a process; a process that dies makes its own job lost, no other."""
 
     def __init__(self, target: str, settings: Settings, *, worker_id: str, tenant: str, kept: int) -> None:
-        os.environ[preload.VARIABLE] = target
+        self._target = target
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([preload.__name__])
         self._settings = msgspec.msgpack.encode(settings)
@@ -52,47 +53,100 @@ class Processes:
         self._reporter = reporter
 
     async def perform(self, run: Run) -> Outcome | None:
-        if run.spec is not None and run.spec.kind == "process" and not run.leased.job.lease_lost_count:
-            async with self._places:
-                return await self._in_kept(run)
-        process = await self._started()
+        if run.spec is None or run.spec.kind != "process" or run.leased.job.lease_lost_count:
+            return await self._in(await self._started(), run, keep=False)
+        if not await self._got_place(run):
+            return None if run.stop is StopReason.REVOKED else Released()
         try:
-            return await process.perform(run, self._reporter)
+            return await self._in(self._kept() or await self._started(), run, keep=True)
         finally:
-            self._end(process)
+            self._places.release()
 
-    async def _in_kept(self, run: Run) -> Outcome | None:
-        process = self._idle.popleft() if self._idle else await self._started()
+    async def _got_place(self, run: Run) -> bool:
+        """Wait for one of the kept processes' places; False when the job must stop before it has begun."""
+        waiting = _Waiting()
+        run.place = waiting
+        place = asyncio.create_task(self._places.acquire())
+        told = asyncio.create_task(waiting.told.wait())
+        await asyncio.wait([place, told], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        run.place = None
+        if run.stop is None:
+            return True
+        if place.done():
+            self._places.release()
+        place.cancel()
+        return False
+
+    def _kept(self) -> _Process | None:
+        """A process that has run such jobs before and lives."""
+        while self._idle:
+            process = self._idle.popleft()
+            if process.usable:
+                return process
+            self._end(process)
+        return None
+
+    async def _in(self, process: _Process, run: Run, *, keep: bool) -> Outcome | None:
         try:
+            if run.on_begin is not None:
+                run.on_begin(run)
             return await process.perform(run, self._reporter)
         finally:
-            if process.usable:
+            if keep and process.usable:
                 self._idle.append(process)
             else:
                 self._end(process)
 
     async def _started(self) -> _Process:
         ours, theirs = socket.socketpair()
-        made = self._context.Process(
-            target=isolated.main,
-            args=(theirs, self._settings, self._worker_id, self._tenant),
-            daemon=True,
-        )
-        # The first start also starts the server, which imports the app.
-        await asyncio.to_thread(made.start)
-        theirs.close()
+        try:
+            made = self._context.Process(
+                target=isolated.main,
+                args=(theirs, self._target, self._settings, self._worker_id, self._tenant),
+                daemon=True,
+            )
+            # The first start also starts the server, which imports the app.
+            await asyncio.to_thread(self._start, made)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         process = _Process(made, await Line.over(ours, isolated.Progressed | isolated.Logged | isolated.Performed))
         self._all.add(process)
         return process
 
+    def _start(self, made: ForkServerProcess) -> None:
+        with _starting:
+            os.environ[preload.VARIABLE] = self._target
+            try:
+                made.start()
+            finally:
+                del os.environ[preload.VARIABLE]
+
     def _end(self, process: _Process) -> None:
         self._all.discard(process)
+        process.kill()
         process.close()
 
     def close(self) -> None:
         for process in list(self._all):
-            process.kill()
             self._end(process)
+
+
+#: One start at a time: the environment tells the server what to load.
+_starting = threading.Lock()
+
+
+class _Waiting:
+    """A job that has no process yet."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+
+    def interrupt(self, reason: StopReason) -> None:
+        self.told.set()
 
 
 class _Process:
@@ -123,7 +177,8 @@ class _Process:
                     run.committed = message.committed
                     run.unknown_commit = message.unknown_commit
                     return None if run.stop is StopReason.REVOKED else message.outcome()
-                if reporter is not None:
+                # A thread that an earlier job left behind may still tell of that one.
+                if reporter is not None and message.lease == run.leased.lease:
                     run.reported = True
                     if isinstance(message, isolated.Progressed):
                         reporter.progress(run.leased.lease, message.progress)
@@ -139,9 +194,12 @@ class _Process:
     async def _ended_without_answer(self, run: Run) -> Outcome | None:
         """The line closed: the process is dead, or will be."""
         self.usable = False
+        self.kill()
         await self._dead.wait()
         if run.stop is StopReason.REVOKED:
             return None
+        if run.stop is StopReason.SHUTDOWN:
+            return Released()  # it did not stop in time and was killed from here
         code = self._process.exitcode or 0
         return Lost(
             "timeout" if run.stop is StopReason.TIMEOUT else "crashed",

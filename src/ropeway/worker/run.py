@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,8 +37,10 @@ class Run:
         "committed",
         "interruptible",
         "leased",
+        "on_begin",
         "outcome",
         "place",
+        "replaced",
         "reported",
         "seconds",
         "slot",
@@ -62,11 +65,15 @@ class Run:
         self.interruptible = False
         #: A thread or process that runs the handler; None while it runs on the loop.
         self.place: Interruptible | None = None
+        #: Called when the handler is about to run, if that is not at once.
+        self.on_begin: Callable[[Run], None] | None = None
         self.outcome: Outcome | None = None
         #: The handler's own transaction has completed the job.
         self.committed = False
         #: The handler's own transaction may have completed the job: the fence will tell.
         self.unknown_commit = False
+        #: Its outcome could not be kept and became a failure.
+        self.replaced = False
         #: Progress or log lines were told and may still be on their way.
         self.reported = False
 

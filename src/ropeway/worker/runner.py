@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
-from uuid import UUID
 
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Outcome
@@ -66,7 +65,8 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._log = logger("ropeway.worker")
         self._free = list(range(ledger.slots - 1, -1, -1))
-        self._running: dict[UUID, Run] = {}
+        #: By slot: a job that was taken away and leased again may run beside its older run for a moment.
+        self._running: dict[int, Run] = {}
         self._buffer: deque[Leased] = deque()
         self._buffered_at = 0.0
         self._held: Counter[str] | None = Counter() if count_queues else None
@@ -82,6 +82,11 @@ class Runner:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    @property
+    def full(self) -> bool:
+        """Every slot has a job."""
+        return not self._free
 
     @property
     def buffered(self) -> int:
@@ -139,17 +144,16 @@ class Runner:
             return []
         return self.give_back()
 
-    def drop(self, ids: Iterable[UUID]) -> None:
-        """These jobs are no longer ours: stop those that run, forget those that wait."""
-        gone = set(ids)
-        for id in gone & self._running.keys():
-            self._running[id].interrupt(StopReason.REVOKED)
-        if any(leased.job.id in gone for leased in self._buffer):
-            kept = [leased for leased in self._buffer if leased.job.id not in gone]
-            dropped = len(self._buffer) - len(kept)
-            if self._held is not None and dropped:
-                self._held.subtract(leased.job.queue for leased in self._buffer if leased.job.id in gone)
-            self._buffer = deque(kept)
+    def drop(self, leases: Collection[Lease]) -> None:
+        """These leases are no longer good: stop what runs under them, forget what waits."""
+        for run in self.runs():
+            if run.leased.lease in leases:
+                run.interrupt(StopReason.REVOKED)
+        dropped = [leased for leased in self._buffer if leased.lease in leases]
+        if dropped:
+            self._buffer = deque(leased for leased in self._buffer if leased.lease not in leases)
+            if self._held is not None:
+                self._held.subtract(leased.job.queue for leased in dropped)
 
     def interrupt_all(self, reason: StopReason) -> None:
         for run in self.runs():
@@ -170,18 +174,19 @@ class Runner:
         spec = self._registry.get(job.type)
         run = Run(leased, spec)
         run.slot = self._free.pop()
-        run.started = started = time.monotonic()
+        run.started = time.monotonic()
         # A job that has lost a worker before is a suspect: it runs where it can hurt nobody else.
         isolated = (
             self._isolator is not None
             and spec is not None
             and (spec.kind == "process" or job.lease_lost_count > 0)
         )
-        if job.timeout > 0:
-            run.soft_deadline = started + job.timeout
-            if run.soft_deadline < self._earliest:
-                self._arm(run.soft_deadline)
-        self._running[job.id] = run
+        if isolated:
+            # Its time begins when it has a process: it may have to wait for one.
+            run.on_begin = self._begin
+        else:
+            self._begin(run)
+        self._running[run.slot] = run
         self._idle.clear()
         if job.started_at is not None:
             self._tally.started(job.queue, job.type, (job.started_at - job.run_at).total_seconds())
@@ -202,7 +207,7 @@ class Runner:
         run.seconds = time.monotonic() - run.started
         self._ledger.end(run.slot)
         self._free.append(run.slot)
-        del self._running[run.leased.job.id]
+        del self._running[run.slot]
         if self._held is not None:
             self._held[run.leased.job.queue] -= 1
         self.finished += 1
@@ -212,6 +217,14 @@ class Runner:
         elif not self._running:
             self._idle.set()
         self._on_room()
+
+    def _begin(self, run: Run) -> None:
+        """The job's time begins now."""
+        run.started = time.monotonic()
+        if run.leased.job.timeout > 0:
+            run.soft_deadline = run.started + run.leased.job.timeout
+            if run.soft_deadline < self._earliest:
+                self._arm(run.soft_deadline)
 
     def _enter(self, run: Run, *, isolated: bool) -> None:
         """Note the start where the parent sees it. Not before the task's first step: a job whose process dies

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from ropeway.engines.open import engine_for
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ropeway.worker.program import Chores
 
 TELL_EVERY = 1.0
+#: No claim for so long, though there were free slots, makes the worker unready.
+UNREADY_AFTER = 10.0
 
 
 async def run_standalone(
@@ -47,18 +50,18 @@ async def run_standalone(
             await engine.put_schedule(schedule, tenant=options.tenant)
         if chores is not None:
             await stack.enter_async_context(chores(engine, settings, metrics, Outage(log)))
+        worker = InProcessWorker(program, engine, options)
+        await worker.__aenter__()
         if settings.worker_http_port >= 0:
             sidecar = Sidecar(
                 settings.host,
                 settings.worker_http_port,
                 health=lambda: {"status": "ok"},
-                ready=lambda: ["the worker is stopping"] if stopping.is_set() else [],
+                ready=lambda: _unready(worker, stopping),
                 metrics=metrics.render,
             )
             sidecar.start()
             stack.callback(sidecar.stop)
-        worker = InProcessWorker(program, engine, options)
-        await worker.__aenter__()
         log.warning(
             names.WORKER_STARTED,
             engine=engine.name,
@@ -80,3 +83,11 @@ async def _tell(worker: InProcessWorker, metrics: WorkerMetrics) -> None:
     while True:
         metrics.merge(worker.worker.tally.take())
         await asyncio.sleep(TELL_EVERY)
+
+
+def _unready(worker: InProcessWorker, stopping: asyncio.Event) -> list[str]:
+    if stopping.is_set():
+        return ["the worker is stopping"]
+    if time.monotonic() - worker.ledger.last_claimed() > UNREADY_AFTER:
+        return [f"no claim succeeded for {UNREADY_AFTER:g} s: a handler blocks"]
+    return []

@@ -70,10 +70,16 @@ class Supervisor:
         self._metrics = WorkerMetrics()
         self._children: dict[int, Child] = {}
         self._made = 0
+        self._generation = 0
         self._failed_starts = 0
+        #: A child of this worker has been ready before.
+        self._was_ready = False
+        #: A defect of our own ended the worker.
+        self._broken = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._attendants: set[asyncio.Task[None]] = set()
         self._engine: Engine | None = None
+        self._keeper: Keeper | None = None
         self._types: tuple[str, ...] = ()
         self._hello: asyncio.Future[Hello]
         self._refused: asyncio.Future[str]
@@ -119,18 +125,21 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             engine = engine_for(settings)
             stack.push_async_callback(engine.close)
-            if await self._connected(engine, hello):
-                await self._open_house(engine, settings, stack)
-                await _first(stopped, self._refused)
-            elif self._engine is None and any(child.ready for child in self._children.values()):
-                # Children were quicker and may have claimed: their leases have to be ended.
-                with contextlib.suppress(EngineError):
-                    await engine.open()
-                    self._engine = engine
-            await self._part()
+            try:
+                if await self._connected(engine, hello):
+                    await self._open_house(engine, settings, stack)
+                    await _first(stopped, self._refused)
+                elif any(child.ready for child in self._children.values()):
+                    # Children were quicker and may have claimed: their leases have to be ended.
+                    with contextlib.suppress(EngineError):
+                        await engine.open()
+                        self._engine = engine
+            finally:
+                # Whatever went wrong here: children finish, and what they hold is given back.
+                await self._part()
             if self._refused.done():
                 raise ConfigurationError(self._refused.result())
-        return 0
+        return 1 if self._broken else 0
 
     async def _connected(self, engine: Engine, hello: Hello) -> bool:
         """The parent's own connections and the code's schedules; False when the worker was stopped before."""
@@ -159,7 +168,7 @@ class Supervisor:
         if self._chores is not None:
             chores = self._chores(engine, settings, self._metrics, self._outage)
             await stack.enter_async_context(chores)
-        keeper = Keeper(
+        self._keeper = keeper = Keeper(
             self._children,
             engine,
             self._options,
@@ -183,8 +192,18 @@ class Supervisor:
     # ── children ──
 
     async def _start_child(self) -> None:
+        """Start one; while the system has no room for another process it is tried again."""
         self._made += 1
-        child = await Child.start(self._made, self._target, self._flags, self._options)
+        backoff = Backoff(0.5, 10.0)
+        while True:
+            try:
+                child = await Child.start(self._made, self._target, self._flags, self._options)
+                break
+            except OSError as error:
+                self._log.error(names.CHILD_DIED, error=f"it could not be started: {error}")
+                await wait_for(self._stopping, backoff.next())
+                if self._stopping.is_set():
+                    return
         self._children[child.process.pid] = child
         if self._stopping.is_set():
             # The end began meanwhile, and does not know of this one.
@@ -207,7 +226,9 @@ class Supervisor:
                     if not self._hello.done():
                         self._hello.set_result(message)
                 case Ready():
-                    child.ready = True
+                    child.ready = self._was_ready = True
+                    if self._keeper is not None:
+                        self._keeper.report_now()
                 case Told():
                     self._metrics.merge(message.delta)
                 case Refused():
@@ -219,6 +240,9 @@ class Supervisor:
         if self._wait_for_a_fix:
             child.retiring = child.put_down = True
             self._log.error(names.CHILD_DIED, error=message, note="change a file and it is tried again")
+        elif self._was_ready:
+            # It worked before, and its siblings still do: tried again like any failed start.
+            self._log.error(names.CHILD_DIED, error=message, worker=child.name)
         elif not self._refused.done():
             self._refused.set_result(message)
 
@@ -234,6 +258,7 @@ class Supervisor:
     async def restart(self) -> None:
         """Replace every child: its code has changed."""
         self._log.info(names.CHILD_RECYCLED, reason="the code has changed")
+        self._generation += 1
         for child in list(self._children.values()):
             child.retiring = True
             child.send(Stop(self._options.drain_seconds))
@@ -254,11 +279,13 @@ class Supervisor:
         child.close()
         if child.retiring or self._refused.done():
             return
+        generation = self._generation
         self._failed_starts = 0 if child.ready else self._failed_starts + 1
         if self._failed_starts:
             # It cannot even begin: do not spin.
-            await wait_for(self._stopping, min(10.0, 0.25 * 2**self._failed_starts))
-        if not self._stopping.is_set():
+            await wait_for(self._stopping, min(10.0, 0.25 * 2 ** min(self._failed_starts, 6)))
+        # A restart meanwhile has started its own.
+        if not self._stopping.is_set() and generation == self._generation:
             await self._start_child()
 
     async def _end_grants(self, child: Child, death: Death, guilty: set[UUID]) -> None:
@@ -279,7 +306,7 @@ class Supervisor:
             rescued = await engine.end_grants(
                 child.owner,
                 started=guilty,
-                lost=death.as_lost(for_timeout=child.victim is not None),
+                lost=death.as_lost(for_timeout=child.killed_for_time),
                 tenant=self._options.tenant,
             )
             self._metrics.reclaimed(len(rescued))
@@ -354,6 +381,8 @@ class Supervisor:
         self._log.info(names.WORKER_QUIET if on else names.WORKER_RESUMED)
         for child in self._children.values():
             child.send(Quiet(on))
+        if self._keeper is not None:
+            self._keeper.report_now()
 
     def _on_dump(self) -> None:
         for child in self._children.values():
@@ -394,6 +423,7 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             # A defect of our own must not leave children without a parent that looks after them.
             self._log.error(names.LOOP_FAILED, error=repr(error), exc_info=error)
+            self._broken = True
             self._stopping.set()
 
 

@@ -64,6 +64,9 @@ class _Call:
             self._thread = threading.get_ident()
         try:
             return self._function(*self._args, **self._kwargs)
+        except StopIteration as error:
+            # No future may hold one: whoever awaits it would wait for ever.
+            raise RuntimeError("the handler raised StopIteration") from error
         finally:
             with self._lock:
                 if self._interrupted:

@@ -35,6 +35,7 @@ class Watchdog(threading.Thread):
         self._last = time.monotonic()
         self._told_of: float | None = None
         self._stopped = threading.Event()
+        ledger.watched(self._last)
 
     def beat(self) -> None:
         now = time.monotonic()
@@ -48,15 +49,19 @@ class Watchdog(threading.Thread):
         self._stopped.set()
 
     def run(self) -> None:
+        looked = time.monotonic()
         while not self._stopped.wait(LOOK_EVERY):
             now = time.monotonic()
             self._ledger.watched(now)
+            stood_still, looked = now - looked > BLOCKED_SECONDS, now
             if self._told_of is None and now - self._last > BLOCKED_SECONDS:
-                self._told_of = self._last
-                self._tell(now - self._last)
+                run = self._blocking_run()
+                # When this thread stood still as well, it was the whole process, and its parent has told of it.
+                if run is not None or not stood_still:
+                    self._told_of = self._last
+                    self._tell(run, now - self._last)
 
-    def _tell(self, seconds: float) -> None:
-        run = self._blocking_run()
+    def _tell(self, run: Run | None, seconds: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - documented, for debuggers
         stack = "".join(traceback.format_stack(frame, limit=10)) if frame is not None else ""
         about = {} if run is None else {"job_id": str(run.leased.job.id), "type": run.leased.job.type}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ropeway.core.errors import RopewayError
+from ropeway.core.errors import EngineError, RopewayError
 from ropeway.engines.protocol import WorkerRef
 from ropeway.observability.logs import logger
 from ropeway.observability.metrics import Tally
@@ -74,8 +74,8 @@ class Worker:
             count_queues=bool(options.caps),
         )
         self._fetcher = Fetcher(engine, options, worker, self.runner, self._completer, ledger, self.tally, outage)
-        self._ledger = ledger
         self._limit_reached = asyncio.Event()
+        self._late = asyncio.Event()
 
     async def _opened(self) -> Engine:
         return self._engine
@@ -98,35 +98,49 @@ class Worker:
         await self.runner.wait_idle()
         await self._completer.flush()
 
-    def revoke(self, ids: Iterable[UUID]) -> None:
-        """These jobs were cancelled or taken away: stop them, write nothing."""
-        self.runner.drop(ids)
+    async def recheck(self, ids: Collection[UUID] | None = None) -> None:
+        """Ask the engine which leases (of these jobs) are still good; stop the others and write nothing for them.
 
-    async def recheck(self) -> None:
-        """Ask the engine which leases are still good, and stop the others."""
-        leases = self.runner.leases()
-        answers = await self._engine.heartbeat(leases, tenant=self._options.tenant)
+        A heartbeat names the jobs that were taken away; one of them may have been leased again since, so only the
+        lease itself tells.
+        """
+        leases = [lease for lease in self.runner.leases() if ids is None or lease.job_id in ids]
+        if not leases:
+            return
+        try:
+            answers = await self._engine.heartbeat(leases, tenant=self._options.tenant)
+        except EngineError:
+            return  # the next heartbeat names them again
         self.runner.drop(
-            lease.job_id for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, RopewayError)
+            {lease for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, RopewayError)}
         )
 
     def quiet(self, on: bool) -> None:
         self._fetcher.quiet(on)
 
+    def hurry(self, seconds: float) -> None:
+        """A drain, also one that has begun, ends within so many seconds."""
+        asyncio.get_running_loop().call_later(seconds, self._late.set)
+
     async def drain(self, seconds: float | None) -> None:
         """Claim nothing more, finish within `seconds` (None: however long it takes), release the rest."""
+        if seconds is not None:
+            self.hurry(seconds)
         await self._fetcher.stop()
         self._fetcher.release(self.runner.give_back())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.runner.wait_idle()
+        idle = asyncio.create_task(self.runner.wait_idle())
+        late = asyncio.create_task(self._late.wait())
+        await asyncio.wait([idle, late], return_when=asyncio.FIRST_COMPLETED)
         if self.runner.running:
             self.runner.interrupt_all(StopReason.SHUTDOWN)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self.runner.wait_idle()
+            await asyncio.wait([idle], timeout=STOP_SECONDS)
+        idle.cancel()
+        late.cancel()
         self.runner.abandon()
-        await self._completer.flush()
+        # An engine that stays away for a whole lease takes everything back by itself.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.lease_seconds):
+                await self._completer.flush()
         self._threads.close()
         if self._processes is not None:
             self._processes.close()

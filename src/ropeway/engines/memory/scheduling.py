@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,12 +13,17 @@ from ropeway.core.errors import NotFound
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.schedule import Fired, NewSchedule, Schedule, job_for
 from ropeway.engines import firing
-from ropeway.engines.firing import Stored
+from ropeway.engines.firing import Complaints, Stored
 from ropeway.engines.memory.rows import ScheduleRow
 from ropeway.engines.memory.submitting import MemorySubmitting
+from ropeway.engines.protocol import Enqueued
 
 
 class MemoryScheduling(MemorySubmitting):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.complaints = Complaints()
+
     async def put_schedule(
         self, schedule: NewSchedule, *, replace: bool = True, tenant: str = DEFAULT_TENANT
     ) -> Schedule:
@@ -42,7 +48,8 @@ class MemoryScheduling(MemorySubmitting):
 
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         row = self._schedule(tenant, name)
-        row.spec = msgspec.structs.replace(row.spec, paused=paused)
+        with firing.reading(name):
+            row.spec = msgspec.structs.replace(row.spec, paused=paused)
         return row.schedule()
 
     async def delete_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
@@ -68,15 +75,15 @@ class MemoryScheduling(MemorySubmitting):
 
     async def advance(
         self, tenant: str, name: str, due: datetime, next_at: datetime, jobs: Sequence[NewJob]
-    ) -> list[UUID] | None:
+    ) -> list[Enqueued] | None:
         row = self.stored_schedules.get((tenant, name))
         if row is None or row.next_run_at != due or row.spec.paused:
             return None
         row.next_run_at = next_at
-        ids = [answer.id for answer in self.enqueue_all(jobs, tenant)]
-        if ids:
-            row.last_run_at, row.last_job_id = self.clock.now(), ids[-1]
-        return ids
+        answers = self.enqueue_all(jobs, tenant)
+        if answers:
+            row.last_run_at, row.last_job_id = self.clock.now(), answers[-1].id
+        return answers
 
     def _schedule(self, tenant: str, name: str) -> ScheduleRow:
         row = self.stored_schedules.get((tenant, name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from ropeway.engines.protocol import (
     Settlement,
 )
 from ropeway.engines.settling import Applied, Change, Completion
+from ropeway.runtime.backoff import Backoff
 
 #: Seconds after which a claim whose answer was lost is looked for, again and again: its statement may still be
 #: under way when the first look finds nothing.
@@ -49,8 +49,18 @@ class PostgresOutcomes(PostgresStore):
     async def _give_back(self, tokens: list[UUID]) -> None:
         for pause in LOOK_FOR_LOST:
             await asyncio.sleep(pause)
-            with contextlib.suppress(EngineError):
+            await self._taken_back(tokens)
+
+    async def _taken_back(self, tokens: list[UUID]) -> None:
+        """One look that counts: while the store is away nothing was looked at."""
+        backoff = Backoff(0.5, 10.0)
+        while True:
+            try:
                 await take_back(self, "given_grants", (tokens,), frozenset(), Lost(), sys.maxsize)
+            except EngineError:
+                await asyncio.sleep(backoff.next())
+            else:
+                return
 
     async def settle(
         self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT

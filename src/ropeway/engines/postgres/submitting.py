@@ -150,7 +150,7 @@ class PostgresSubmitting(PostgresStore):
             async with asyncio.timeout_at(deadline):
                 await self._waiters.acquire()
         except TimeoutError:
-            raise _in_flight() from None
+            raise in_flight() from None
         channel = Channel(self.address)
         try:
             left = max(deadline - loop.time(), ALONE_LOCK_TIMEOUT)
@@ -180,26 +180,40 @@ class PostgresSubmitting(PostgresStore):
     ) -> list[asyncpg.Record]:
         """A row per job that a key keeps out, and one with the time; with `all_or_none` a mismatch undoes all."""
         statement = self.sql("submitting", "insert_keyed_jobs")
-        rows: list[asyncpg.Record] = []
         try:
-            rounds = _rounds(batch)
-            if len(rounds) == 1:
+            if len(_rounds(batch)) == 1:
                 # The usual case, in one round trip: the function itself refuses the whole for one mismatch.
                 return await channel.fetch(statement, *self._keyed_arguments(batch, all_or_none, lock_timeout))
             async with channel.transaction() as connection:
-                for part in rounds:
-                    rows += await connection.fetch(statement, *self._keyed_arguments(part, False, lock_timeout))
+                rows = await self._insert_rounds(connection, batch, lock_timeout)
                 refused = {row["job_id"] for row in rows if row["mismatch"]} if all_or_none else set()
                 if refused:
                     raise mismatch(next(i for i, submission in enumerate(batch) if submission.id in refused))
         except Unavailable as error:
-            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
-                raise _in_flight() from error
+            if is_held(error):
+                raise in_flight() from error
             raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == "RW422":
                 raise mismatch([str(submission.id) for submission in batch].index(str(error.detail))) from None
             raise
+        return rows
+
+    async def insert_unique_in(
+        self, connection: asyncpg.Connection[asyncpg.Record], batch: Sequence[Submission]
+    ) -> list[Enqueued]:
+        """Store unique jobs that are due now, in the caller's transaction."""
+        rows = await self._insert_rounds(connection, batch, FLUSH_LOCK_TIMEOUT)
+        known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
+        return [_raised(_keyed_answer(submission, known.get(submission.id), None)) for submission in batch]
+
+    async def _insert_rounds(
+        self, connection: asyncpg.Connection[asyncpg.Record], batch: Sequence[Submission], lock_timeout: float
+    ) -> list[asyncpg.Record]:
+        statement = self.sql("submitting", "insert_keyed_jobs")
+        rows: list[asyncpg.Record] = []
+        for part in _rounds(batch):
+            rows += await connection.fetch(statement, *self._keyed_arguments(part, False, lock_timeout))
         return rows
 
     def _keyed_arguments(
@@ -316,7 +330,12 @@ async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | 
         return error
 
 
-def _in_flight() -> KeyInFlight:
+def is_held(error: Unavailable) -> bool:
+    """Whether the statement gave up because someone's open transaction holds what it needs."""
+    return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
+
+
+def in_flight() -> KeyInFlight:
     return KeyInFlight(
         "another transaction holds the same key and has not committed yet", hint="try again shortly"
     )

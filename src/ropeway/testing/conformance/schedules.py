@@ -14,20 +14,34 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from ropeway.core import cron
-from ropeway.core.errors import FieldError, NameTaken, NotFound
+from ropeway.core.errors import ConfigurationError, FieldError, NameTaken, NotFound
+from ropeway.core.retry import RetryPolicy
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule
 from ropeway.core.states import EventName, State
+from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine
 from ropeway.testing.conformance.kit import (
     HOUR,
     OTHER_TENANT,
+    ack,
     advance_to,
     event_names,
     handles,
     job_of,
+    lease_one,
     leased_ids,
 )
 from ropeway.testing.conformance.subject import Harness
+
+#: What a schedule's jobs may be like, beyond the usual.
+OPTIONS: dict[str, Any] = {
+    "timeout": 90.5,
+    "retry": RetryPolicy(base=1, cap=60.0, jitter=0.0),
+    "unique": Unique(within=1800.0, states=frozenset({State.QUEUED, State.RUNNING})),
+    "expires_in": 7200.0,
+    "tags": ("nightly", "käse"),
+    "headers": {"team": "billing", "x": ""},
+}
 
 
 def hourly(**fields: Any) -> NewSchedule:
@@ -55,6 +69,7 @@ class TestKeptSchedules:
                 priority=2,
                 max_attempts=7,
                 missed="all",
+                **OPTIONS,
             )
             put = await engine.put_schedule(spec)
             assert put == Schedule(spec, await next_hour(engine))
@@ -103,6 +118,18 @@ class TestKeptSchedules:
             newer = await engine.put_schedule(hourly(source="code", queue="reports"))
             assert (newer.spec.priority, newer.spec.queue, newer.spec.paused) == (5, "reports", False)
 
+    async def test_options_are_part_of_what_code_declares(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            declared = hourly(source="code", **OPTIONS)
+            await engine.put_schedule(declared)
+            await engine.put_schedule(hourly(timeout=5.0))
+            assert (await engine.put_schedule(declared)).spec.timeout == 5.0, "code has not changed"
+            newer = await engine.put_schedule(hourly(source="code", **{**OPTIONS, "timeout": 60.0}))
+            assert newer.spec == hourly(source="code", **{**OPTIONS, "timeout": 60.0})
+            assert await engine.schedules() == [newer]
+            assert (await engine.pause_schedule("report", True)).spec.options() == newer.spec.options()
+
     async def test_code_leaves_an_operators_pause_alone(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
@@ -149,6 +176,43 @@ class TestFiring:
             assert schedule.last_job_id == fired.job_id
             assert await engine.fire_due() == []
             assert await leased_ids(engine, 10, "reports", tenant=OTHER_TENANT) == [fired.job_id]
+
+    async def test_its_jobs_are_as_it_says(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            due = (await engine.put_schedule(hourly(**OPTIONS))).next_run_at
+            await advance_to(subject, due)
+            (fired,) = await engine.fire_due()
+            # The unique rule would answer with the first one.
+            await engine.put_schedule(hourly(**{**OPTIONS, "unique": None}))
+            now = await engine.now()
+            for id in (fired.job_id, await engine.run_schedule("report")):
+                job = await job_of(engine, id)
+                assert (job.timeout, job.retry, job.tags) == (90.5, OPTIONS["retry"], OPTIONS["tags"])
+                assert job.expires_at == now + timedelta(hours=2)
+                assert OPTIONS["headers"].items() <= job.headers.items()
+                assert job.headers["ropeway-schedule"] == "report"
+
+    async def test_a_unique_schedule_makes_no_job_while_one_is_there(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            due = (await engine.put_schedule(hourly(unique=Unique(), missed="all"))).next_run_at
+            await advance_to(subject, due + timedelta(hours=1))
+            first, second = await engine.fire_due()
+            assert second.job_id == first.job_id
+            assert (first.deduplicated, second.deduplicated) == (False, True)
+            assert (first.at, second.at) == (due, due + timedelta(hours=1))
+            schedule = await the_schedule(engine)
+            assert (schedule.next_run_at, schedule.last_job_id) == (due + timedelta(hours=2), first.job_id)
+            assert await engine.run_schedule("report") == first.job_id
+            assert (await engine.count()).number == 1
+            assert await event_names(engine, first.job_id) == [EventName.ENQUEUED]
+            await ack(engine, await lease_one(engine))
+            await advance_to(subject, due + timedelta(hours=2))
+            (third,) = await engine.fire_due()
+            assert third.job_id != first.job_id
+            assert not third.deduplicated
+            assert await leased_ids(engine, 10, "default") == [third.job_id]
 
     async def test_many_schedulers_fire_an_instant_once(self, harness: Harness) -> None:
         async with harness.subject() as subject:
@@ -215,11 +279,41 @@ class TestUnreadableSchedules:
             await advance_to(subject, await next_hour(engine))
             with _without_zone("Europe/Paris"), caplog.at_level(logging.ERROR, logger="ropeway.schedules"):
                 assert [fired.name for fired in await engine.fire_due()] == ["good"]
+                assert [await engine.fire_due() for _ in range(3)] == [[], [], []]
                 assert {"good", "worse"} <= {schedule.name for schedule in await engine.schedules()}
-            lines = [record.getMessage() for record in caplog.records if record.name == "ropeway.schedules"]
-            assert lines, "nobody was told"
-            assert all("schedule bad of tenant default" in line for line in lines)
+            told = [record for record in caplog.records if record.name == "ropeway.schedules"]
+            assert len(told) == 1, "it is told once, however often it is looked at"
+            assert told[0].exc_info is None
+            assert told[0].getMessage() == (
+                "schedule bad of tenant default makes no jobs here: unknown time zone 'Europe/Paris' "
+                "(install the time zone database here, the package tzdata; or replace or delete the schedule)"
+            )
             assert [fired.name for fired in await engine.fire_due()] == ["bad"], "it fires where it can be planned"
+
+    async def test_what_is_done_to_it_works_or_is_refused_in_one_line(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await engine.put_schedule(hourly(tz="Europe/Paris"))
+            with _without_zone("Europe/Paris"):
+                answers: list[Any] = [
+                    *await asyncio.gather(engine.run_schedule("report"), return_exceptions=True),
+                    *await asyncio.gather(engine.pause_schedule("report", True), return_exceptions=True),
+                ]
+                refused = [answer for answer in answers if isinstance(answer, BaseException)]
+                for error in refused:
+                    assert isinstance(error, ConfigurationError), error
+                    assert str(error) == (
+                        "the schedule 'report' cannot be read here: unknown time zone 'Europe/Paris' "
+                        "(install the time zone database here, the package tzdata; or replace or delete the "
+                        "schedule)"
+                    )
+            paused = not isinstance(answers[1], BaseException)
+            assert (await the_schedule(engine)).spec.paused is paused, "a refusal changes nothing"
+            with _without_zone("Europe/Paris"):
+                await engine.delete_schedule("report")
+                with pytest.raises(NotFound):
+                    await engine.pause_schedule("report", True)
+            assert await engine.schedules() == []
 
     async def test_it_can_be_replaced(self, harness: Harness) -> None:
         async with harness.subject() as subject:
@@ -238,7 +332,7 @@ def _without_zone(name: str) -> Iterator[None]:
 
     def time_zone(tz: str) -> tzinfo:
         if tz == name:
-            raise FieldError("unknown time zone", pointer="/tz")
+            raise FieldError(f"unknown time zone {tz!r}", pointer="/tz")
         return known(tz)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,10 @@ WHERE tenant = $1 AND name = $2
 SELECT tenant, name, spec, definition, paused, next_run_at, last_run_at, last_job_id
 FROM {schema}.schedules WHERE tenant = $1 ORDER BY name
 
+-- name: find_schedule
+SELECT tenant, name, spec, definition, paused, next_run_at, last_run_at, last_job_id
+FROM {schema}.schedules WHERE tenant = $1 AND name = $2
+
 -- name: pause_schedule
 UPDATE {schema}.schedules SET paused = $3 WHERE tenant = $1 AND name = $2
 RETURNING spec, definition, paused, next_run_at, last_run_at, last_job_id
@@ -30,9 +34,10 @@ FROM {schema}.schedules WHERE NOT paused AND next_run_at <= {now} ORDER BY next_
 
 -- name: advance
 -- Move a schedule on, if no one else has: this is what makes any number of schedulers fire an instant once.
-UPDATE {schema}.schedules
-SET next_run_at = $4,
-    last_run_at = CASE WHEN $5::uuid IS NULL THEN last_run_at ELSE {now} END,
-    last_job_id = coalesce($5::uuid, last_job_id)
+UPDATE {schema}.schedules SET next_run_at = $4
 WHERE tenant = $1 AND name = $2 AND next_run_at = $3 AND NOT paused
 RETURNING name
+
+-- name: note_run
+-- What a schedule made last.
+UPDATE {schema}.schedules SET last_run_at = {now}, last_job_id = $3 WHERE tenant = $1 AND name = $2

@@ -9,14 +9,14 @@ SELECT * FROM schedules WHERE tenant = :tenant ORDER BY name
 -- name: put_schedule
 -- A new schedule, or a new definition of one; its last run stays known.
 INSERT INTO schedules (tenant, name, cron, tz, type, queue, payload, priority, max_attempts, missed, paused, source,
-                       definition, next_run_at)
+                       options, definition, next_run_at)
 VALUES (:tenant, :name, :cron, :tz, :type, :queue, :payload, :priority, :max_attempts, :missed, :paused, :source,
-        :definition, :next_run_at)
+        :options, :definition, :next_run_at)
 ON CONFLICT (tenant, name) DO UPDATE
 SET cron = excluded.cron, tz = excluded.tz, type = excluded.type, queue = excluded.queue,
     payload = excluded.payload, priority = excluded.priority, max_attempts = excluded.max_attempts,
     missed = excluded.missed, paused = excluded.paused, source = excluded.source,
-    definition = excluded.definition, next_run_at = excluded.next_run_at
+    options = excluded.options, definition = excluded.definition, next_run_at = excluded.next_run_at
 
 -- name: pause_schedule
 -- A paused schedule does not fire.
