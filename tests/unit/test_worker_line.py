@@ -49,3 +49,18 @@ async def test_the_first_message_before_there_is_a_loop() -> None:
         assert await asyncio.to_thread(receive_blocking, theirs, ToChild) == Quiet(True)
         ours.shutdown(socket.SHUT_WR)
         assert await asyncio.to_thread(receive_blocking, theirs, ToChild) is None
+
+
+async def test_an_end_that_is_gone_is_known_before_the_loop_turns() -> None:
+    ours, theirs = socket.socketpair()
+    here = await Line.over(ours, ToChild)
+    assert not here.hung_up()
+    theirs.sendall(framed(Quiet(True)))
+    assert not here.hung_up(), "a message is no farewell"
+    theirs.close()
+    assert here.hung_up()
+    assert await here.receive() == Quiet(True)
+    assert await here.receive() is None
+    assert here.hung_up()
+    here.close()
+    assert here.hung_up()

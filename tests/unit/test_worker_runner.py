@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from ropeway.observability.metrics import Tally
 from ropeway.worker.ledger import Ledger
 from ropeway.worker.run import Run, StopReason
 from ropeway.worker.runner import Runner
+from tests.engines.pg_kit import eventually
 
 app = Ropeway("memory://")
 
@@ -105,6 +106,13 @@ async def house(slots: int) -> AsyncIterator[House]:
     made.ledger.close()
 
 
+def _answer(fact: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
+    async def ask() -> Any:
+        return fact()
+
+    return ask
+
+
 async def turn() -> None:
     """Let every task that can move do so."""
     for _ in range(5):
@@ -161,7 +169,7 @@ async def test_what_was_taken_away_is_stopped_or_forgotten() -> None:
         jobs = [leased(), leased(), leased()]
         at.runner.take(jobs)
         await turn()
-        at.runner.drop([jobs[0].job.id, jobs[1].job.id, uuid4()])
+        at.runner.drop([jobs[0].lease, jobs[1].lease, leased().lease])
         await turn()
         (ended,) = at.ended
         assert (ended.leased, ended.outcome, ended.stop) == (jobs[0], None, StopReason.REVOKED)
@@ -204,14 +212,9 @@ async def test_the_timeout_of_each_job_is_its_own() -> None:
         soon, later, never = leased(timeout=0.05), leased(timeout=60.0), leased(timeout=0.0)
         at.runner.take([later, soon, never])
         await turn()
-        await asyncio.wait_for(_ended(at, 1), 10)
+        await eventually(_answer(lambda: at.ended), what="one has ended")
         assert [(run.leased, run.stop) for run in at.ended] == [(soon, StopReason.TIMEOUT)]
         assert at.runner.running == 2
-
-
-async def _ended(at: House, number: int) -> None:
-    while len(at.ended) < number:
-        await asyncio.sleep(0.005)
 
 
 async def test_a_defect_costs_no_slot() -> None:

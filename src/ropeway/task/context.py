@@ -20,6 +20,7 @@ from ropeway.core.payload import clean_error
 
 Level = Literal["debug", "info", "warning", "error"]
 _LEVELS = frozenset(get_args(Level))
+_MOST_EXACT = 2**53
 
 
 class JobSignal(BaseException):
@@ -175,13 +176,16 @@ class JobContext:
 
 
 def _number(value: float | None, name: str) -> float | None:
-    """As a plain number: those of other libraries only look like one to a store."""
-    if value is None or type(value) in (int, float):
+    """As a plain number: those of other libraries only look like one to a store, and it keeps whole ones exactly
+    only as far as a float does."""
+    if value is None or type(value) is float or (type(value) is int and abs(value) <= _MOST_EXACT):
         return value
     try:
         return float(value)
     except (TypeError, ValueError):
         raise FieldError(f"progress: {name} is {value!r}, not a number") from None
+    except OverflowError:
+        raise FieldError(f"progress: {name} is too large, not a number that can be kept") from None
 
 
 def seconds(value: float | timedelta | None) -> float | None:

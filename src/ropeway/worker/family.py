@@ -64,7 +64,7 @@ class Child:
         self.started = time.monotonic()
         self.ready = False
         self.retiring = False
-        #: It was killed because a job's time was over: for `victim`, if it is known who would not stop.
+        #: It was killed because a job's time was over: for `victim`, if it is known who held it up.
         self.killed_for_time = False
         self.victim: UUID | None = None
         #: When the engine last took a heartbeat for it.

@@ -104,6 +104,8 @@ class Fetcher:
                 await asyncio.sleep(self._away.next())
 
     async def _turn(self) -> None:
+        # Room that appears from here on may have come too late for this turn's claim.
+        self._room.clear()
         wanted = self._wanted()
         if wanted <= 0:
             await self._wait_for_room()
@@ -159,7 +161,8 @@ class Fetcher:
                 continue
             batch = await self._lease(queues, most)
             wanted -= len(batch.leases)
-            full = full or (cap is None and len(batch.leases) == most)
+            room_left = cap is None or self._runner.held_of(queues[0]) < cap
+            full = full or (room_left and len(batch.leases) == most)
             if batch.next_due_in is not None:
                 due.append(batch.next_due_in)
         # Nothing to ask for because of the caps is not the same as unable to claim.
@@ -235,7 +238,6 @@ class Fetcher:
 
     async def _signal_or_room(self, listener: Subscription, seconds: float) -> bool:
         """Under caps a job that ends makes room for the next one of its queue, which no signal tells of."""
-        self._room.clear()
         signal = asyncio.create_task(listener.wait(seconds))
         room = asyncio.create_task(self._room.wait())
         try:

@@ -68,6 +68,8 @@ class Performed(msgspec.Struct, tag="performed"):
     released: Released | None = None
     committed: bool = False
     unknown_commit: bool = False
+    #: The process ends now: it takes no other job.
+    leaving: bool = False
 
     @classmethod
     def of(cls, run: Run, outcome: Outcome | None) -> Performed:
@@ -118,7 +120,7 @@ async def _serve(end: socket.socket, target: str, told: bytes, worker_id: str, t
 
 async def _refuse(line: Line, error: Exception) -> None:
     if await line.receive() is not None:
-        line.send(Performed(failed=failure(error)))
+        line.send(Performed(failed=failure(error), leaving=True))
         await line.drained()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
+from uuid import UUID
 
 from ropeway.core.errors import EngineError
 from ropeway.core.fleet import WorkerInfo
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
     from ropeway.observability.metrics import WorkerMetrics
     from ropeway.worker.family import Child
+    from ropeway.worker.ledger import Ledger, Running
     from ropeway.worker.options import WorkerOptions
 
 #: How often the parent looks at its children's ledgers.
@@ -116,16 +118,18 @@ class Keeper:
 
     def _check_deadlines(self, child: Child, now: float) -> int:
         jobs = child.ledger.running()
-        late = next((job for job in jobs if job.hard_deadline and now > job.hard_deadline), None)
-        if late is not None and not child.killed_for_time:
+        late = [job for job in jobs if job.hard_deadline and now > job.hard_deadline]
+        if late and not child.killed_for_time:
+            latest = max(late, key=lambda job: job.started)
             child.killed_for_time = True
-            if child.ledger.last_alive() > late.hard_deadline - HARD_GRACE:
-                child.victim = late.job_id
+            child.victim = _culprit(child.ledger, jobs, latest)
+            if child.victim == latest.job_id:
                 note = "it did not stop when its timeout was over; its process is killed"
             else:
-                # The loop has not turned since: it never had the chance to stop, another job holds it up.
                 note = "its time is over and its process is blocked by another job; the process is killed"
-            self._log.error(names.JOB_TIMEOUT, job_id=late.job_id, seconds=round(now - late.started, 1), note=note)
+            self._log.error(
+                names.JOB_TIMEOUT, job_id=latest.job_id, seconds=round(now - latest.started, 1), note=note
+            )
             child.kill()
         return len(jobs)
 
@@ -176,3 +180,16 @@ class Keeper:
             rss_bytes=child.rss_bytes(),
             state=self._state(child),
         )
+
+
+def _culprit(ledger: Ledger, jobs: Sequence[Running], late: Running) -> UUID | None:
+    """For whom a process is killed when a job in it is late. None when that cannot be known: then all of its jobs
+    are suspects, and run apart next time."""
+    turned = ledger.last_alive()
+    if turned > late.hard_deadline - HARD_GRACE:
+        return late.job_id  # the loop has turned since its time was over: it was told to stop and did not
+    if (blocker := ledger.blocker()) is not None:
+        return blocker
+    # The interpreter itself is held. Whoever started last, just before everything stood still, holds it.
+    started_last = all(job.started <= late.started for job in jobs)
+    return late.job_id if started_last and turned < late.started + 2 * LOOK_EVERY else None

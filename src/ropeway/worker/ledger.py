@@ -22,7 +22,7 @@ _ENTRY_SIZE = 64
 _BODY = 8
 
 _FREE, _SHARED, _ISOLATED = 0, 1, 2
-_ALIVE, _CLAIMED, _FINISHED, _WATCHED, _LEFT = 0, 8, 16, 24, 32
+_ALIVE, _CLAIMED, _FINISHED, _WATCHED, _LEFT, _BLOCKED = 0, 8, 16, 24, 32, 40
 _double = struct.Struct("<d")
 _whole = struct.Struct("<Q")
 
@@ -82,6 +82,10 @@ class Ledger:
         """The watchdog's thread turns: nobody holds the interpreter."""
         _double.pack_into(self._map, _WATCHED, now)
 
+    def blocked_by(self, slot: int | None) -> None:
+        """The job in that slot does not let the loop turn; None: it turns again."""
+        _whole.pack_into(self._map, _BLOCKED, 0 if slot is None else slot + 1)
+
     def claimed(self, now: float) -> None:
         """The engine answered a claim, or there was no room for one."""
         _double.pack_into(self._map, _CLAIMED, now)
@@ -108,6 +112,14 @@ class Ledger:
                 raw, started, deadline = _ENTRY.unpack_from(self._map, offset + _BODY)
                 found.append(Running(UUID(bytes=raw), started, deadline, kind == _ISOLATED))
         return found
+
+    def blocker(self) -> UUID | None:
+        """The job that blocks the loop now, if the watchdog has seen which."""
+        slot = int(_whole.unpack_from(self._map, _BLOCKED)[0]) - 1
+        offset = _HEADER_SIZE + slot * _ENTRY_SIZE
+        if slot < 0 or self._map[offset] == _FREE:
+            return None
+        return UUID(bytes=_ENTRY.unpack_from(self._map, offset + _BODY)[0])
 
     def last_alive(self) -> float:
         return float(_double.unpack_from(self._map, _ALIVE)[0])

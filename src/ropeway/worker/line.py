@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import Any
 
@@ -35,6 +36,14 @@ class Line:
             return self._decoder.decode(await self._reader.readexactly(size))
         except (asyncio.IncompleteReadError, OSError):
             return None
+
+    def hung_up(self) -> bool:
+        """Whether the other end is gone, also when the loop has not heard of it yet."""
+        if self._writer.is_closing() or self._reader.at_eof():
+            return True
+        asked = select.poll()
+        asked.register(self._writer.get_extra_info("socket").fileno(), 0)
+        return bool(asked.poll(0))
 
     async def drained(self) -> None:
         """Wait until what was sent is on its way; a lost end is no error here either."""

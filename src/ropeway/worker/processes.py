@@ -82,7 +82,7 @@ class Processes:
         """A process that has run such jobs before and lives."""
         while self._idle:
             process = self._idle.popleft()
-            if process.usable:
+            if process.usable and process.answers:
                 return process
             self._end(process)
         return None
@@ -165,6 +165,11 @@ class _Process:
         self._dead.set()
         self.usable = False
 
+    @property
+    def answers(self) -> bool:
+        """That it died is told by its server, a moment later; its line is closed before that."""
+        return not self._line.hung_up()
+
     async def perform(self, run: Run, reporter: Reporter | None) -> Outcome | None:
         run.place = self
         self._line.send(isolated.Perform(run.leased))
@@ -176,6 +181,7 @@ class _Process:
                 if isinstance(message, isolated.Performed):
                     run.committed = message.committed
                     run.unknown_commit = message.unknown_commit
+                    self.usable = self.usable and not message.leaving
                     return None if run.stop is StopReason.REVOKED else message.outcome()
                 # A thread that an earlier job left behind may still tell of that one.
                 if reporter is not None and message.lease == run.leased.lease:

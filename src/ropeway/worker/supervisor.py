@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine, Rescued
     from ropeway.worker.options import WorkerOptions
 
+#: A dead child's grants are ended once more after each of these times: the first call passes by what its open
+#: transactions still lock, and a claim that was on its way when it died may be written later.
+LOOK_AGAIN_AFTER = (0.2, 0.8, 3.0)
 #: After the drain's end a child has this long to exit by itself.
 EXIT_SECONDS = 0.8
 #: No claim for so long, though there were free slots, makes the worker unready.
@@ -316,6 +319,12 @@ class Supervisor:
         await patiently(
             end, name=f"end of {child.name}", outage=self._outage, stopping=over, backoff=Backoff(0.05, 1.0)
         )
+        if child.ledger.has_left():
+            return  # it had settled everything itself
+        if self._stopping.is_set():
+            await _later(end, LOOK_AGAIN_AFTER[:1])
+        else:
+            self._spawn(_later(end, LOOK_AGAIN_AFTER))
 
     async def _tell_lost(self, lost: list[Rescued], death: Death) -> None:
         for one in lost:
@@ -425,6 +434,14 @@ class Supervisor:
             self._log.error(names.LOOP_FAILED, error=repr(error), exc_info=error)
             self._broken = True
             self._stopping.set()
+
+
+async def _later(call: Callable[[], Awaitable[None]], delays: Sequence[float]) -> None:
+    """Call it again after each of these delays; a store that is away then is left to the leases' own end."""
+    for delay in delays:
+        await asyncio.sleep(delay)
+        with contextlib.suppress(EngineError):
+            await call()
 
 
 async def _first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:

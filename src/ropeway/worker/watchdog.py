@@ -42,6 +42,7 @@ class Watchdog(threading.Thread):
         if self._told_of is not None:
             self._log.warning(names.LOOP_BLOCKED, note="over", seconds=round(now - self._told_of, 1))
             self._told_of = None
+            self._ledger.blocked_by(None)
         self._last = now
         self._ledger.alive(now)
 
@@ -59,6 +60,8 @@ class Watchdog(threading.Thread):
                 # When this thread stood still as well, it was the whole process, and its parent has told of it.
                 if run is not None or not stood_still:
                     self._told_of = self._last
+                    if run is not None:
+                        self._ledger.blocked_by(run.slot)
                     self._tell(run, now - self._last)
 
     def _tell(self, run: Run | None, seconds: float) -> None:
