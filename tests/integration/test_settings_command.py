@@ -14,7 +14,7 @@ RUN = [sys.executable, "-c", "from ropeway.cli.main import main; main()", "setti
 
 
 def settings(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("ROPEWAY_")}
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("ROPEWAY_", "COLUMNS"))}
     environment = {**clean, **{f"ROPEWAY_{name.upper()}": text for name, text in environ.items()}}
     command = [*RUN, *arguments]
     return subprocess.run(
