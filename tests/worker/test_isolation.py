@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ropeway import Ropeway
 from ropeway.core.states import EventName, State
 from ropeway.worker.loading import load_program
 from tests.worker import apart
@@ -44,17 +43,18 @@ async def test_waiting_for_a_process_is_no_part_of_the_timeout(facts: Facts) -> 
         assert (job.attempt, job.lease_lost_count) == (1, 0)
 
 
-async def test_a_job_that_waits_for_a_process_at_a_drain_is_released(facts: Facts) -> None:
-    """It has not begun, and does not begin while the worker leaves."""
+async def test_jobs_that_wait_for_a_process_at_a_drain_are_released(facts: Facts) -> None:
+    """They have not begun, and do not begin while the worker leaves."""
     folder = str(facts.folder)
+    options = {"poll_seconds": 0.05, "lease_seconds": NEVER, "concurrency": 20}
     async with stored() as store:
-        async with working(apart.app, store.engine, processes(), poll_seconds=0.05, lease_seconds=NEVER) as inside:
+        async with working(apart.app, store.engine, processes(), **options) as inside:
             (runs,) = await store.add("sleeps_apart", folder=folder, seconds=NEVER)
             await until(lambda: facts.notes("started"), "the only process is taken")
-            (waits,) = await store.add("tells_pid", folder=folder)
-            await store.reach([waits], State.RUNNING)
+            waiting = await store.add("tells_pid", 15, folder=folder)
+            await store.reach(waiting, State.RUNNING)
             await asyncio.wait_for(inside.stop(0.0), 10)
-        for job in await store.jobs([waits, runs]):
+        for job in await store.jobs([*waiting, runs]):
             assert (job.state, job.attempts, job.lease_lost_count) == (State.QUEUED, 0, 0)
             assert len(await store.events(job.id, EventName.RELEASED)) == 1
         assert [note.job_id for note in facts.notes("started")] == [str(runs)]

@@ -103,7 +103,11 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            if (opened := os.open(os.devnull, os.O_RDWR)) != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            # `open` takes the lowest free number, mostly this one, and closes it for whatever we start.
+            os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 

@@ -175,14 +175,16 @@ async def patiently(
     stopping: asyncio.Event,
     backoff: Backoff | None = None,
 ) -> bool:
-    """Try `call`, such as an engine's `open`, until it works; False when `stopping` was set before.
+    """Try `call`, such as an engine's `open`, until it works; False when `stopping` was set before, also while a
+    call is waiting for its answer.
 
     What waiting cannot put right (a wrong URL, a missing schema) is raised at once.
     """
     backoff = Backoff() if backoff is None else backoff
     while not stopping.is_set():
         try:
-            await call()
+            if not await _unless(stopping, call):
+                break
         except ConfigurationError:
             raise
         except EngineError as error:
@@ -193,6 +195,22 @@ async def patiently(
             return True
     outage.forget(name)
     return False
+
+
+async def _unless(stopping: asyncio.Event, call: Callable[[], Awaitable[object]]) -> bool:
+    """Whether the call was done before the event was set; otherwise it is cancelled."""
+    calling = asyncio.ensure_future(call())
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait([calling, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if calling.done():
+            calling.result()
+            return True
+        return False
+    finally:
+        for task in (calling, stopped):
+            task.cancel()
+        await asyncio.wait([calling, stopped])
 
 
 async def stop_all(loops: Iterable[Loop], *, within: float = 5.0) -> None:

@@ -73,8 +73,12 @@ def main() -> None:
     ledger.slots = settings.concurrency
     # Everything imported so far stays: the collector need not look at it again, and forks share its pages.
     gc.freeze()
-    code = run_in_new_loop(_Child(end, ledger, begin, program, settings).run())
-    # Threads of handlers that would not stop must not keep the process.
+    run_in_new_loop(_live(_Child(end, ledger, begin, program, settings)))
+
+
+async def _live(child: _Child) -> None:
+    code = await child.run()
+    # From inside the loop, whose own end would wait for handlers that do not stop, on it or on threads.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

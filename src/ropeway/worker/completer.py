@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ropeway.core.errors import EngineError, InputError, RopewayError
@@ -31,10 +31,18 @@ class Completer:
     """Everything that ended while the last batch was under way goes with the next one; nothing waits for more.
 
     The same ticket with the same verb is answered alike however often it is sent, so a batch whose answer was
-    lost is simply sent again.
+    lost is simply sent again. `on_settled` is called when a batch has been answered.
     """
 
-    def __init__(self, engine: Engine, tally: Tally, tenant: str, outage: Outage) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tally: Tally,
+        tenant: str,
+        outage: Outage,
+        on_settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_settled = on_settled
         self._engine = engine
         self._outage = outage
         self._tally = tally
@@ -77,6 +85,7 @@ class Completer:
                 self._under_way = size
                 answers = await self._send([settlement for settlement, _ in batch], backoff)
                 self._under_way = 0
+                self._on_settled()
                 with gathered():
                     for (settlement, run), answer in zip(batch, answers, strict=True):
                         try:

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 LARGEST_BATCH = 500
 #: A claim is not worth its round trip for less than what the handlers finish in this time.
 WORTHWHILE_SECONDS = 0.004
-#: Outcomes that wait for the engine at most before claiming pauses.
-MOST_UNSETTLED = 5_000
+#: Outcomes that wait for the engine at most before claiming pauses: it is busy enough with those.
+MOST_UNSETTLED = 2_000
+#: How long a full worker waits for room before it looks at what has become stale.
+ROOM_SECONDS = 1.0
 #: The rate follows the last so many seconds.
 RATE_SECONDS = 0.2
 
@@ -216,7 +218,7 @@ class Fetcher:
         if self._wanted() > 0 or self._stopping:
             return
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(ROOM_SECONDS):
                 await self._room.wait()
         except TimeoutError:
             if self._runner.full and not self._quiet:

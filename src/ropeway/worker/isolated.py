@@ -94,8 +94,12 @@ def main(end: socket.socket, target: str, settings: bytes, worker_id: str, tenan
     # The terminal's Ctrl-C and a service manager's SIGTERM are the supervisor's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     preload.outlive_sigterm()
-    run_in_new_loop(_serve(end, target, settings, worker_id, tenant))
-    # Threads of handlers that would not stop must not keep the process.
+    run_in_new_loop(_live(end, target, settings, worker_id, tenant))
+
+
+async def _live(end: socket.socket, target: str, settings: bytes, worker_id: str, tenant: str) -> None:
+    await _serve(end, target, settings, worker_id, tenant)
+    # From inside the loop, whose own end would wait for handlers that do not stop, on it or on threads.
     os._exit(0)
 
 

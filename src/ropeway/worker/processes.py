@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ropeway.settings import Settings
     from ropeway.worker.reporter import Reporter
 
+#: Suspects that run at once: after the crash of a child with many slots each of its jobs needs a process.
+MOST_SUSPECTS = 100
 #: How long after its timeout a process is given before it is killed.
 HARD_GRACE = 5.0
 
@@ -45,6 +47,7 @@ class Processes:
         self._tenant = tenant
         self._idle: deque[_Process] = deque()
         self._places = asyncio.Semaphore(kept)
+        self._cells = asyncio.Semaphore(MOST_SUSPECTS)
         self._all: set[_Process] = set()
         self._reporter: Reporter | None = None
 
@@ -53,20 +56,21 @@ class Processes:
         self._reporter = reporter
 
     async def perform(self, run: Run) -> Outcome | None:
-        if run.spec is None or run.spec.kind != "process" or run.leased.job.lease_lost_count:
-            return await self._in(await self._started(), run, keep=False)
-        if not await self._got_place(run):
+        suspect = run.leased.job.lease_lost_count > 0
+        places = self._cells if suspect else self._places
+        if not await self._got(places, run):
             return None if run.stop is StopReason.REVOKED else Released()
         try:
-            return await self._in(self._kept() or await self._started(), run, keep=True)
+            process = None if suspect else self._kept()
+            return await self._in(process or await self._started(), run, keep=not suspect)
         finally:
-            self._places.release()
+            places.release()
 
-    async def _got_place(self, run: Run) -> bool:
-        """Wait for one of the kept processes' places; False when the job must stop before it has begun."""
+    async def _got(self, places: asyncio.Semaphore, run: Run) -> bool:
+        """Wait for a place; False when the job must stop before it has begun."""
         waiting = _Waiting()
         run.place = waiting
-        place = asyncio.create_task(self._places.acquire())
+        place = asyncio.create_task(places.acquire())
         told = asyncio.create_task(waiting.told.wait())
         await asyncio.wait([place, told], return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
@@ -74,7 +78,7 @@ class Processes:
         if run.stop is None:
             return True
         if place.done():
-            self._places.release()
+            places.release()
         place.cancel()
         return False
 

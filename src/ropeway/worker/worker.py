@@ -59,7 +59,9 @@ class Worker:
             tenant=options.tenant,
         )
         outage = Outage(logger("ropeway.worker"))
-        self._completer = Completer(engine, self.tally, options.tenant, outage)
+        self._completer = Completer(
+            engine, self.tally, options.tenant, outage, on_settled=lambda: self._fetcher.on_room()
+        )
         if processes is not None:
             processes.attach(self._reporter)
         self._processes = processes
