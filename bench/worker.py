@@ -79,7 +79,8 @@ class WorkerBench:
                     f"drain, {processes} child{plural}", rate, "jobs/s", target, note=f"{cpu:.1f} µs Python/job"
                 )
             )
-            ceiling = CHILD_RSS_MIB if self._scale >= 1 else None
+            # SQLite's page cache lives in the child; PostgreSQL's does not.
+            ceiling = CHILD_RSS_MIB if self._scale >= 1 and self._stores.kind == "postgres" else None
             self._add(Figure(f"RSS of a child, {processes} child{plural}", rss, "MiB", ceiling, at_most=True))
 
     # ── latency ──
