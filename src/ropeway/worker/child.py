@@ -19,7 +19,7 @@ import msgspec
 from ropeway.core.errors import ConfigurationError, EngineError, RopewayError, UsageError
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import WorkerRef
-from ropeway.observability import logs, names
+from ropeway.observability import logs, names, tracing
 from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.loops import run_in_new_loop
 from ropeway.runtime.service import Outage
@@ -78,6 +78,8 @@ def main() -> None:
 
 async def _live(child: _Child) -> None:
     code = await child.run()
+    with contextlib.suppress(Exception):  # whatever an exporter raises, the work is done
+        tracing.flush()
     # From inside the loop, whose own end would wait for handlers that do not stop, on it or on threads.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

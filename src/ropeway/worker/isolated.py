@@ -16,7 +16,7 @@ from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Outcome, Released, Snoozed
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import Leased
-from ropeway.observability import logs
+from ropeway.observability import logs, tracing
 from ropeway.runtime.loops import run_in_new_loop
 from ropeway.settings import Settings
 from ropeway.task.spec import failure
@@ -134,6 +134,8 @@ async def _serve_jobs(line: Line, executor: Executor, registry: Registry) -> Non
 
     async def perform(one: Run) -> None:
         outcome = await executor.perform(one)
+        with contextlib.suppress(Exception):  # this process may be ended at once: its spans have to leave before
+            tracing.flush()
         line.send(Performed.of(one, outcome))
 
     while (message := await line.receive()) is not None:
