@@ -23,6 +23,7 @@ import functools
 import inspect
 import io
 import os
+import signal
 import time
 import traceback
 import uuid
@@ -37,6 +38,10 @@ from devtools.pgbouncer import PrivatePgBouncer
 from devtools.postgres import PostgresServer
 from devtools.private import NotAvailable
 from devtools.shared import Broker, ask, obtain
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run that was started in the background has SIGINT ignored, and what tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterator

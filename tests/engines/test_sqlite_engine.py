@@ -28,11 +28,12 @@ from ropeway.core.unique import KeyKind
 from ropeway.engines import migrate
 from ropeway.engines.protocol import Settled, Settlement, WorkerRef
 from ropeway.engines.sqlfile import statements
-from ropeway.engines.sqlite import SqliteEngine, opening, turnstile
+from ropeway.engines.sqlite import SqliteEngine, opening, turnstile, upkeeping
 from ropeway.engines.sqlite.migrating import MIGRATIONS
 from ropeway.engines.sqlite.opening import Database
 from ropeway.engines.sqlite.writer import Transaction, Writer, one_by_one
 from ropeway.runtime import ids
+from ropeway.runtime.clock import ManualClock
 
 JOB = NewJob("task", b'{"n":1}')
 
@@ -567,3 +568,22 @@ def enqueue_until_killed(file: Path, told: Path) -> list[UUID]:
         child.send_signal(signal.SIGKILL)
         child.wait()
     return [UUID(hex=line) for line in told.read_text().split("\n")[:-1]]
+
+
+async def test_a_look_for_lost_jobs_that_waited_long_leaves_the_first_turn_to_heartbeats(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still with the file in its hand has kept out the heartbeats for it as well."""
+    clock = ManualClock()
+    async with SqliteEngine(str(file), clock=clock) as engine:
+        await engine.enqueue([NewJob("t")])
+        holder = worker()
+        (leased,) = (await engine.lease(["default"], 1, holder)).leases
+        clock.advance(60)
+        monkeypatch.setattr(upkeeping, "LONG_WAIT", -1.0)
+        assert await engine.rescue() == []
+        await engine.heartbeat_owner(holder.owner)
+        monkeypatch.undo()
+        assert await engine.rescue() == [], "it lives"
+        clock.advance(60)
+        assert [one.id for one in await engine.rescue()] == [leased.job.id]

@@ -1,0 +1,58 @@
+"""After an outage nobody has beaten for a while: those who live get the chance before anything is taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropeway.core.errors import Unavailable
+from ropeway.core.job import NewJob
+from ropeway.core.states import State
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.protocol import EngineRules, Rescued, WorkerRef
+from ropeway.observability.logs import logger
+from ropeway.runtime import ids
+from ropeway.runtime.clock import ManualClock
+from ropeway.upkeep.rescuer import GRACE, Rescuer
+
+
+class SometimesAway(MemoryEngine):
+    away = False
+
+    async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
+        if self.away:
+            raise Unavailable("the store is away")
+        return await super().rescue(limit=limit)
+
+    async def now(self):  # type: ignore[no-untyped-def]
+        if self.away:
+            raise Unavailable("the store is away")
+        return await super().now()
+
+
+async def test_heartbeats_go_first_when_the_engine_is_back() -> None:
+    clock = ManualClock()
+    engine = SometimesAway(EngineRules(), clock=clock)
+    time = [0.0]
+    rescuer = Rescuer(engine, logger("test"), monotonic=lambda: time[0])
+    await engine.enqueue([NewJob("a"), NewJob("b")])
+    alive, gone = (WorkerRef(name, ids.token()) for name in ("alive", "gone"))
+    held = {who.id: (await engine.lease(["default"], 1, who)).leases[0].job.id for who in (alive, gone)}
+
+    engine.away = True
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await rescuer.run_once()
+    clock.advance(60)
+    engine.away = False
+
+    assert await rescuer.run_once() is False
+    assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.RUNNING}
+    await engine.heartbeat_owner(alive.owner)
+    time[0] = GRACE
+    assert await rescuer.run_once() is True
+    assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.QUEUED}
+
+
+async def states(engine: MemoryEngine, held: dict[str, object]) -> dict[str, State]:
+    jobs = await engine.get(list(held.values()))  # type: ignore[arg-type]
+    return {who: job.state for who, job in zip(held, jobs, strict=True) if job is not None}
