@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropeway import JobContext, Ropeway
-from ropeway.core.errors import Indeterminate
+from ropeway.core.errors import Indeterminate, Unavailable
 from ropeway.core.job import NewJob
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done
@@ -185,3 +185,30 @@ async def test_what_would_not_stop_is_given_back_at_the_end(url: str, kind: str)
         job = await store.job(id)
         over.set()
         assert (job.state, job.attempts, job.lease_lost_count) == (State.QUEUED, 0, 0)
+
+
+class AwayForHeartbeats(MemoryEngine):
+    """Cannot be reached for the first heartbeats of leases."""
+
+    refusals = 3
+
+    async def heartbeat(self, leases: Any, **options: Any) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the store is away")
+        return await super().heartbeat(leases, **options)
+
+
+async def test_what_was_lost_in_a_pause_is_stopped_when_the_engine_answers_again() -> None:
+    """The parent tells once that there was a pause; an engine that is away just then is asked again."""
+    waiting = Waiting()
+    engine = AwayForHeartbeats()
+    async with working(waiting.app, engine, lease_seconds=NEVER, poll_seconds=NEVER) as inside:
+        store = Store(engine)
+        await store.add("waits", who="a")
+        await waiting.tells("started", "a", 1)
+        await engine.pause("default")
+        await engine.end_grants(inside._owner)
+        inside.worker.recheck_soon()
+        await waiting.tells("stopped", "a", 1)
+        assert engine.refusals == 0

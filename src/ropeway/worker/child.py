@@ -260,9 +260,9 @@ class _Child:
                     if worker is not None:
                         worker.quiet(message.on)
                 case Revoked() if worker is not None:
-                    await worker.recheck(frozenset(message.ids))
+                    worker.recheck_soon(frozenset(message.ids))
                 case Recheck() if worker is not None:
-                    await worker.recheck()
+                    worker.recheck_soon()
         # The parent is gone: nobody beats for this process but itself. Finish what runs, claim nothing more.
         self._log.warning(names.CHILD_ORPHANED, note="the supervisor is gone; draining")
         if self._worker is not None and self._engine is not None:

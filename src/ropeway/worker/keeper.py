@@ -96,8 +96,8 @@ class Keeper:
     async def _beat_for(self, child: Child) -> None:
         sent = time.monotonic()
         beat = await self._engine.heartbeat_owner(child.owner, tenant=self._options.tenant)
-        if sent - child.beaten > self._options.lease_seconds:
-            # For a while nobody beat: others may have its jobs by now.
+        if time.monotonic() - child.beaten > self._options.lease_seconds:
+            # For a while nobody beat, or this one was long on its way: others may have its jobs by now.
             child.send(Recheck())
         child.beaten = sent
         if beat is not None and beat.revoked:

@@ -96,8 +96,9 @@ class Runner:
         return list(self._running.values())
 
     def leases(self) -> list[Lease]:
-        """The tickets of all jobs that run or wait here."""
-        return [run.leased.lease for run in self._running.values()] + [leased.lease for leased in self._buffer]
+        """The tickets of all jobs that run or wait here, but for those that their handlers have completed."""
+        running = [run.leased.lease for run in self._running.values() if not run.committed]
+        return running + [leased.lease for leased in self._buffer]
 
     def held_of(self, queue: str) -> int:
         """Jobs of one queue that run or wait here; only counted when `count_queues` was asked for."""

@@ -21,7 +21,7 @@ async def beat_for_itself(worker: Worker, engine: Engine, owner: UUID, options: 
         with contextlib.suppress(EngineError):
             beat = await engine.heartbeat_owner(owner, tenant=options.tenant)
             if beat is not None and beat.revoked:
-                await worker.recheck(frozenset(beat.revoked))
+                worker.recheck_soon(frozenset(beat.revoked))
         await asyncio.sleep(options.lease_seconds / 3)
 
 

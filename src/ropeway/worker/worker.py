@@ -12,6 +12,7 @@ from ropeway.core.errors import EngineError, RopewayError
 from ropeway.engines.protocol import WorkerRef
 from ropeway.observability.logs import logger
 from ropeway.observability.metrics import Tally
+from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.service import Outage
 from ropeway.worker.completer import Completer
 from ropeway.worker.executor import Executor
@@ -78,6 +79,7 @@ class Worker:
         self._fetcher = Fetcher(engine, options, worker, self.runner, self._completer, ledger, self.tally, outage)
         self._limit_reached = asyncio.Event()
         self._late = asyncio.Event()
+        self._checks: set[asyncio.Task[None]] = set()
 
     async def _opened(self) -> Engine:
         return self._engine
@@ -106,16 +108,24 @@ class Worker:
         A heartbeat names the jobs that were taken away; one of them may have been leased again since, so only the
         lease itself tells.
         """
-        leases = [lease for lease in self.runner.leases() if ids is None or lease.job_id in ids]
-        if not leases:
+        backoff = Backoff()
+        while leases := [lease for lease in self.runner.leases() if ids is None or lease.job_id in ids]:
+            try:
+                answers = await self._engine.heartbeat(leases, tenant=self._options.tenant)
+            except EngineError:
+                # Nobody asks again: the heartbeats after a pause know nothing of what was lost in it.
+                await asyncio.sleep(backoff.next())
+                continue
+            self.runner.drop(
+                {lease for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, RopewayError)}
+            )
             return
-        try:
-            answers = await self._engine.heartbeat(leases, tenant=self._options.tenant)
-        except EngineError:
-            return  # the next heartbeat names them again
-        self.runner.drop(
-            {lease for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, RopewayError)}
-        )
+
+    def recheck_soon(self, ids: Collection[UUID] | None = None) -> None:
+        """The same beside everything else; the engine may take its time to answer."""
+        task = asyncio.create_task(self.recheck(ids))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
 
     def quiet(self, on: bool) -> None:
         self._fetcher.quiet(on)
@@ -143,6 +153,8 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.lease_seconds):
                 await self._completer.flush()
+        for check in self._checks:
+            check.cancel()
         self._threads.close()
         if self._processes is not None:
             self._processes.close()
