@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ropeway.cli.options import Tenant, Url
 from ropeway.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ropeway.worker.options import WorkerOptions
 
 App = Annotated[
     str | None,
@@ -124,7 +127,7 @@ def dev(
 
 def _run(
     app: str | None,
-    options: object,
+    options: WorkerOptions,
     flags: dict[str, object],
     *,
     processes: int = 1,
@@ -135,9 +138,7 @@ def _run(
     from ropeway.observability import logs
     from ropeway.runtime.loops import run_in_new_loop
     from ropeway.settings import Settings
-    from ropeway.worker.options import WorkerOptions
 
-    assert isinstance(options, WorkerOptions)  # noqa: S101 - imported late, so that --help is quick
     settings = Settings.load(flags)
     target = app or settings.app
     if target is None:

@@ -22,6 +22,7 @@ from ropeway.core.outcome import Lost, Outcome, Released
 from ropeway.worker import isolated, preload
 from ropeway.worker.line import Line
 from ropeway.worker.run import Run, StopReason
+from ropeway.worker.runner import HARD_GRACE
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Suspects that run at once: after the crash of a child with many slots each of its jobs needs a process.
 MOST_SUSPECTS = 100
-#: How long after its timeout a process is given before it is killed.
-HARD_GRACE = 5.0
 
 
 class Processes:

@@ -16,14 +16,13 @@ from ropeway.worker.inprocess import InProcessWorker
 from ropeway.worker.loading import load_program
 from ropeway.worker.options import overlaid
 from ropeway.worker.sidecar import Sidecar
+from ropeway.worker.supervisor import UNREADY_AFTER
 
 if TYPE_CHECKING:
     from ropeway.worker.options import WorkerOptions
     from ropeway.worker.program import Chores
 
 TELL_EVERY = 1.0
-#: No claim for so long, though there were free slots, makes the worker unready.
-UNREADY_AFTER = 10.0
 
 
 async def run_standalone(
