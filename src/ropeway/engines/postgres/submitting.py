@@ -118,9 +118,12 @@ class PostgresSubmitting(PostgresStore):
         return [await _alone(self._insert_plain([submission])) for submission in batch]
 
     async def _insert_plain(self, batch: Sequence[Submission]) -> list[Enqueued]:
-        arrays = insert_arrays(batch)
+        if len(batch) == 1 and _is_bare(batch[0].job):
+            statement, arguments = "insert_job", _values(batch[0])
+        else:
+            statement, arguments = "insert_jobs", (*insert_arrays(batch), False)
         now: datetime = await self.with_partitions(
-            lambda: self.inserts.value(self.sql("submitting", "insert_jobs"), *arrays, False)
+            lambda: self.inserts.value(self.sql("submitting", statement), *arguments)
         )
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
         return [Enqueued(s.id, _state(s.job, now)) for s in batch]
@@ -256,6 +259,17 @@ def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
         _sparse([job.idempotency_key for job in jobs]),
         _sparse([_options(job) for job in jobs]),
     )
+
+
+def _values(submission: Submission) -> tuple[Any, ...]:
+    """A bare job as the arguments of `insert_job`."""
+    tenant, job, id = submission
+    return (tenant, id, job.type, job.queue, job.priority, job.max_attempts, job.payload.decode())
+
+
+def _is_bare(job: NewJob) -> bool:
+    """Whether a job without keys is due at once and sets nothing that few jobs set."""
+    return job.run_at is None and job.delay is None and _options(job) is None
 
 
 def _sparse(values: list[Any]) -> list[Any]:
