@@ -99,14 +99,35 @@ class Count(msgspec.Struct, frozen=True):
     capped: bool = False
 
 
+class QueueSettings(msgspec.Struct, frozen=True):
+    """What a queue was set to: how many live jobs it takes, whether each needs a key, its leases' length."""
+
+    depth_limit: int | None = None
+    require_key: bool = False
+    lease_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth_limit is not None:
+            fields.check_integer(self.depth_limit, "depth_limit", 1, 2**53)
+        if self.lease_seconds is not None:
+            fields.check_seconds(self.lease_seconds, "lease_seconds", 1, fields.MAX_LEASE_SECONDS)
+
+
 class QueueStats(msgspec.Struct, frozen=True):
-    """One queue at a glance. `oldest_age_seconds` is the age of the oldest job that could run now."""
+    """One queue at a glance. `oldest_age_seconds` is the age of the oldest job that could run now.
+
+    The rates are of the last 60 seconds by the engine's clock, from its events; an engine may count only the
+    newest of them (at most its cap) and take the time those span.
+    """
 
     queue: str
     paused: bool
     counts: dict[State, int]
     counts_capped: bool = False
     oldest_age_seconds: float | None = None
+    enqueued_per_minute: float = 0.0
+    finished_per_minute: float = 0.0
+    settings: QueueSettings = QueueSettings()
 
 
 class RedriveReport(msgspec.Struct, frozen=True):

@@ -18,6 +18,10 @@ class Capability(StrEnum):
     TRANSACTIONAL_ENQUEUE = "transactional_enqueue"
     #: Complete a job inside the handler's own database transaction (G4).
     TRANSACTIONAL_COMPLETION = "transactional_completion"
+    #: Chores of the whole store (rescue, expire, prune, fire); a server does them for its remote engines.
+    UPKEEP = "upkeep"
+    #: Tenants, keys, shared limits and the log of actions: what a server needs of the store behind it.
+    TENANCY = "tenancy"
 
 
 def lacks(engine: str, capability: Capability) -> NotSupported:

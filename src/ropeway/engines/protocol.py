@@ -19,6 +19,8 @@ from uuid import UUID
 
 import msgspec
 
+from ropeway.core.access import ApiKey, Limits, NewKey, NewTenant, Tenant
+from ropeway.core.auditlog import Action, ActionFilter, NewAction
 from ropeway.core.decide import Rules
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
@@ -26,9 +28,10 @@ from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
 from ropeway.core.joblog import DEFAULT_LINES, LogLine
 from ropeway.core.lease import Lease
+from ropeway.core.limits import Taken
 from ropeway.core.outcome import Lost, Outcome
 from ropeway.core.payload import MAX_PAYLOAD_BYTES
-from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats, RedriveReport
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, QueueStats, RedriveReport
 from ropeway.core.schedule import Fired, NewSchedule, Schedule
 from ropeway.core.states import State
 from ropeway.engines.capabilities import Capability
@@ -46,6 +49,8 @@ class EngineRules(msgspec.Struct, frozen=True):
     keep_cancelled: float = 604_800.0
     keep_dead: float = 1_209_600.0
     keep_events: float = 1_209_600.0
+    #: How long the actions of operators are kept.
+    keep_actions: float = 7_776_000.0
     #: The largest payload that is accepted and the largest result that is kept.
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
 
@@ -69,6 +74,9 @@ class Enqueued(msgspec.Struct, frozen=True):
     id: UUID
     state: State | None
     deduplicated: bool = False
+    #: When the store took it, and its place in line, exactly as `get` will show them. None for a duplicate.
+    created_at: datetime | None = None
+    run_at: datetime | None = None
 
 
 class Weighted(NamedTuple):
@@ -283,6 +291,11 @@ class Inspecting(Protocol):
         """Counts per state for each queue that holds jobs or is paused, by name; each count stops at `cap`."""
         ...
 
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        """How many due jobs of its queue are in line before a job: a more urgent priority (ageing left aside), or
+        the same one and an earlier place. None unless the job is queued, that is due and not leased."""
+        ...
+
     async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
         """All kept events of one job in `seq` order."""
         ...
@@ -345,6 +358,14 @@ class Operating(Protocol):
 
     async def resume(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None: ...
 
+    async def queue_settings(self, *, tenant: str = DEFAULT_TENANT) -> dict[str, QueueSettings]:
+        """The queues that were given settings, by name. The engine keeps them; whoever admits jobs heeds them."""
+        ...
+
+    async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Replace a queue's settings; whether it is paused stays as it is."""
+        ...
+
 
 class Scheduling(Protocol):
     async def put_schedule(
@@ -385,8 +406,8 @@ class Upkeeping(Protocol):
         ...
 
     async def prune(self) -> Pruned:
-        """Remove ended jobs, events and keys whose time is over, by whole UTC days, and workers not seen for a
-        day; log each dead job removed on `ropeway.purged`."""
+        """Remove ended jobs, events, keys and actions whose time is over, by whole UTC days, and workers and
+        buckets not seen for a day; log each dead job removed on `ropeway.purged`."""
         ...
 
 
@@ -404,11 +425,101 @@ class Attending(Protocol):
         ...
 
 
+class Tenancy(Protocol):
+    """Tenants and keys. The tenant `default` is there from the start and cannot be lost."""
+
+    async def create_tenant(self, tenant: NewTenant) -> Tenant:
+        """Raises NameTaken when the id or the name is in use."""
+        ...
+
+    async def tenants(self) -> list[Tenant]:
+        """All of them, by id."""
+        ...
+
+    async def change_tenant(
+        self,
+        id: str,
+        *,
+        name: str | None = None,
+        email: str | None = None,
+        is_active: bool | None = None,
+        limits: Limits | None = None,
+    ) -> Tenant:
+        """Change what is given (an empty email removes it); raises NotFound, NameTaken."""
+        ...
+
+    async def create_key(self, key: NewKey, *, tenant: str = DEFAULT_TENANT) -> ApiKey:
+        """Raises NotFound when there is no such tenant, NameTaken when the id is in use."""
+        ...
+
+    async def keys(self, *, tenant: str = DEFAULT_TENANT) -> list[ApiKey]:
+        """All keys of a tenant, also those that are no longer good, newest first."""
+        ...
+
+    async def find_key(self, id: str) -> tuple[ApiKey, Tenant] | None:
+        """A key of any tenant, with its tenant: the first step of every authenticated request."""
+        ...
+
+    async def rotate_key(
+        self, id: str, successor: NewKey, *, overlap: float, tenant: str = DEFAULT_TENANT
+    ) -> ApiKey:
+        """Store the successor and let the old key end after `overlap` seconds (never later than it would have), in
+        one step. Raises NotFound unless the old key is still good."""
+        ...
+
+    async def revoke_key(self, id: str, *, tenant: str = DEFAULT_TENANT) -> ApiKey:
+        """The key is good no more; again: the same answer. Raises NotFound."""
+        ...
+
+    async def note_use(self, key_ids: Collection[str]) -> None:
+        """These keys, and with them their tenants, were used just now."""
+        ...
+
+
+class Limiting(Protocol):
+    async def take_tokens(
+        self, name: str, wanted: float, *, rate: float, burst: float, tenant: str = DEFAULT_TENANT
+    ) -> Taken:
+        """Take up to `wanted` tokens from a named bucket that all processes share (`core.limits.take`, in one
+        step, by the engine's clock). A bucket that was not used for a day is forgotten by `prune`."""
+        ...
+
+
+class Auditing(Protocol):
+    async def note_actions(self, actions: Sequence[NewAction], *, tenant: str = DEFAULT_TENANT) -> None:
+        """Write down what operators did, durably, at the engine's time."""
+        ...
+
+    async def actions(
+        self,
+        where: ActionFilter = ActionFilter(),
+        *,
+        limit: int = 50,
+        before_n: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Action]:
+        """The newest actions first, those numbered below `before_n` if it is given."""
+        ...
+
+
 class Signalling(Protocol):
     async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> Subscription: ...
 
 
-class Engine(Submitting, Leasing, Inspecting, Operating, Scheduling, Upkeeping, Attending, Signalling, Protocol):
+class Engine(
+    Submitting,
+    Leasing,
+    Inspecting,
+    Operating,
+    Scheduling,
+    Upkeeping,
+    Attending,
+    Tenancy,
+    Limiting,
+    Auditing,
+    Signalling,
+    Protocol,
+):
     """A store of jobs."""
 
     name: str
@@ -424,6 +535,10 @@ class Engine(Submitting, Leasing, Inspecting, Operating, Scheduling, Upkeeping, 
 
     async def now(self) -> datetime:
         """The engine's clock."""
+        ...
+
+    async def secret(self) -> bytes:
+        """32 random bytes of the store, the same for each process that opens it, to sign what is handed out."""
         ...
 
     async def __aenter__(self) -> Self: ...
