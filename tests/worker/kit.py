@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import inspect
 import os
 import signal
@@ -22,7 +23,7 @@ import msgspec
 from ropeway.core.events import Attempt, Event, attempt_history
 from ropeway.core.job import Job, NewJob
 from ropeway.core.states import EventName, State
-from ropeway.engines.open import engine_for
+from ropeway.engines.open import engine_for, sqlite_path
 from ropeway.engines.protocol import Engine
 from ropeway.settings import Settings
 from tests.worker.facts import VARIABLE, Facts
@@ -137,6 +138,19 @@ class RealWorker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def stop_between_writes(self, pids: Iterable[int], url: str) -> None:
+        """SIGSTOP, but to nobody who has a SQLite file to himself just then: all others would wait for him, and
+        that is another story than the one of a worker that is away."""
+        with contextlib.ExitStack() as locks:
+            if url.startswith("sqlite"):
+                for ending in (".gate", ".turn"):
+                    lock = locks.enter_context(Path(f"{sqlite_path(url)}{ending}").open("r+b"))
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            self.signal(signal.SIGSTOP, pids)
+            for pid in pids:
+                while process_state(pid) != "T":
+                    time.sleep(0.001)
+
     def everyone(self) -> list[int]:
         """Parent first: what it does not see it cannot act on."""
         return [self.process.pid, *self.children()]
@@ -165,11 +179,16 @@ class StartWorker(Protocol):
 
 def is_alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
+    return process_state(pid) not in "ZX"
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for what a process does: T when it is stopped, X when it is not there."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
 
 
 class Store:

@@ -105,6 +105,19 @@ def wait_thread(ctx: JobContext, gate: str) -> str:
     return _wait_here(ctx, gate)
 
 
+@app.task
+def busy_thread(ctx: JobContext, gate: str) -> None:
+    """Never the same stack for long, until the gate is opened."""
+    facts.note("started", ctx.job.id, ctx.attempt)
+
+    def deeper(levels: int) -> int:
+        return deeper(levels - 1) + 1 if levels else len(str(ctx.job.id))
+
+    while not facts.is_open(gate):
+        for levels in range(20):
+            deeper(levels)
+
+
 @app.task(process=True)
 def wait_process(ctx: JobContext, gate: str) -> str:
     return _wait_here(ctx, gate)

@@ -93,7 +93,7 @@ async def test_a_stopped_worker_that_goes_on_is_told_that_its_jobs_are_gone(
         await until(lambda: len(facts.notes("started")) == 4, "all four run")
         stopped = first.everyone()
         pids = {note.pid for note in facts.notes("started")}
-        first.signal(signal.SIGSTOP, stopped)
+        first.stop_between_writes(stopped, url)
         start_worker("-c", "4")
         await until(lambda: len(facts.notes("started")) == 8, "the other worker has all of them")
         facts.open_gate("go")

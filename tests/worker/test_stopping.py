@@ -114,6 +114,26 @@ async def test_sigusr1_tells_what_runs(url: str, start_worker: StartWorker, fact
         await store.reach(ids, State.SUCCEEDED)
 
 
+async def test_sigusr1_does_no_harm_to_threads_that_run(
+    sqlite_url: str, start_worker: StartWorker, facts: Facts
+) -> None:
+    async with opened(sqlite_url) as store:
+        worker = start_worker("-c", "10", url=sqlite_url)
+        ids = await store.add("busy_thread", 3, gate="go")
+        await until(lambda: len(facts.notes("started")) == 3, "all run")
+
+        def told() -> int:
+            return sum("buffered" in line for line in worker.lines("running_now"))
+
+        for _ in range(30):
+            before = told()
+            worker.signal(signal.SIGUSR1, worker.children())
+            await until(lambda before=before: told() > before or worker.lines("child_died"), "it tells")
+        facts.open_gate("go")
+        await store.reach(ids, State.SUCCEEDED)
+        assert not worker.lines("child_died")
+
+
 async def test_sigusr1_while_a_child_starts_does_not_end_it(
     sqlite_url: str, start_worker: StartWorker, facts: Facts
 ) -> None:

@@ -42,7 +42,7 @@ from ropeway.worker.loading import load_program
 from ropeway.worker.options import overlaid
 from ropeway.worker.processes import Processes
 from ropeway.worker.selfbeat import beat_for_itself, give_back_the_rest
-from ropeway.worker.watchdog import LOOK_EVERY, Watchdog
+from ropeway.worker.watchdog import LOOK_EVERY, Watchdog, print_stacks
 from ropeway.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -206,9 +206,10 @@ class _Child:
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGTERM, self._stop_after, self._options.drain_seconds)
         loop.add_signal_handler(signal.SIGUSR1, self._dump)
-        # Beneath Python's own handler, so that stacks come out while the interpreter is held by C code too.
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no stderr, no stacks
-            faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
+        # Beneath Python's own handler, so that a stack comes out while the interpreter is held by C code too. Only
+        # that of the thread which takes the signal: reading the frames of a thread that runs ends the process.
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no stderr, no stack
+            faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)
 
     def _stop_after(self, drain_seconds: float | None) -> None:
         """Stop; once more only makes it sooner."""
@@ -218,6 +219,7 @@ class _Child:
             self._worker.hurry(drain_seconds)
 
     def _dump(self) -> None:
+        print_stacks()
         if self._worker is None:
             return
         runner = self._worker.runner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 #: A loop that has not turned for so long is blocked.
 BLOCKED_SECONDS = 1.0
 LOOK_EVERY = 0.25
+
+
+def print_stacks() -> None:
+    """Every thread's stack, on stderr. Under the interpreter's lock, so that no stack changes while it is read."""
+    names_of = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"Thread {names_of.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, for debuggers
+    ]
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, no stacks
+        sys.stderr.write("\n".join(parts) + "\n")
+        sys.stderr.flush()
 
 
 class Watchdog(threading.Thread):
