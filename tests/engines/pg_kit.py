@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -49,7 +50,7 @@ async def connected(url: str, *, times: int = 1) -> AsyncIterator[Any]:
             connection.terminate()
 
 
-async def eventually(fact: Callable[[], Awaitable[T]], *, within: float = 10.0, what: str = "") -> T:
+async def eventually(fact: Callable[[], Awaitable[T]], *, within: float = 45.0, what: str = "") -> T:
     """Ask until the answer is true; fails after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -76,3 +77,11 @@ async def waiting_for_lock(connection: Connection, query: str, *, number: int = 
         return [row["pid"] for row in rows] if len(rows) >= number else []
 
     return await eventually(fact, what=f"{number} statements with {query!r} wait for a lock")
+
+
+async def pages_read(connection: Connection, statement: str, *arguments: Any) -> int:
+    """How many pages of tables and indexes a statement looks at, the second time it runs."""
+    await connection.fetch(statement, *arguments)
+    rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *arguments)
+    plan = json.loads(rows[0][0])[0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])

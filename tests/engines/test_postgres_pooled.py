@@ -1,4 +1,6 @@
-"""Behind a transaction pooler (E09): each transaction may get another backend; nothing may live in a session."""
+"""Behind a transaction pooler (E09): each transaction may get another backend; nothing may live in a session.
+
+The whole suite runs there too, with the slow tests: test_postgres_pooled_whole.py."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ropeway.core.outcome import Done
 from ropeway.core.states import State
 from ropeway.engines.postgres import PostgresEngine
 from ropeway.engines.protocol import Settlement
-from ropeway.testing.conformance import *  # noqa: F403
+from ropeway.testing.conformance import TestClaimRaces, TestFence, TestHeartbeats, TestSignals  # noqa: F401
 from ropeway.testing.conformance.kit import enqueue_one, lease_some, new_job
 from ropeway.testing.postgres import PostgresHarness
 from tests.engines.pg_kit import connected

@@ -17,6 +17,8 @@ from tests.engines.test_postgres_plans import (  # noqa: F401
     test_no_call_of_the_hot_path_walks_the_table,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def others() -> list[Installation]:
     """All but the one that every other test runs on."""
