@@ -19,7 +19,8 @@ each subject.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from uuid import UUID
 
 import msgspec
 
+from ropeway.core.access import ApiKey, NewKey
+from ropeway.core.auditlog import Action
 from ropeway.core.decide import JobFacts, Transition
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
@@ -34,7 +37,9 @@ from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob
 from ropeway.core.joblog import LogLine
 from ropeway.core.lease import LastTicket, Lease
+from ropeway.core.limits import Taken
 from ropeway.core.outcome import Lost
+from ropeway.core.query import Count, QueueSettings
 from ropeway.core.schedule import Schedule
 from ropeway.core.states import CancelReason, EventName, State, Verb
 from ropeway.engines import sqlfile
@@ -495,7 +500,7 @@ class NoUniqueness(MemoryEngine):
 @mutant
 class OtherBodyAccepted(MemoryEngine):
     def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
-        held = self.keys.get((tenant, "idempotency", job.idempotency_key or ""))
+        held = self.job_keys.get((tenant, "idempotency", job.idempotency_key or ""))
         same = job if held is None else msgspec.structs.replace(job, fingerprint=held.fingerprint)
         return super()._known(same, tenant)
 
@@ -503,9 +508,9 @@ class OtherBodyAccepted(MemoryEngine):
 @mutant
 class KeysOfAllTenantsAreOne(MemoryEngine):
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
-        for (owner, kind, key), held in list(self.keys.items()):
+        for (owner, kind, key), held in list(self.job_keys.items()):
             if owner != tenant:
-                self.keys.setdefault((tenant, kind, key), held)
+                self.job_keys.setdefault((tenant, kind, key), held)
         return await super().enqueue(jobs, tenant=tenant)
 
 
@@ -526,7 +531,7 @@ class HalfABatchStored(MemoryEngine):
 @mutant
 class KeyFreeWhenItsJobEnds(MemoryEngine):
     def _known(self, job: NewJob, tenant: str) -> Enqueued | None:
-        held = self.keys.get((tenant, "idempotency", job.idempotency_key or ""))
+        held = self.job_keys.get((tenant, "idempotency", job.idempotency_key or ""))
         row = None if held is None else self.jobs.get(held.job_id)
         if held is not None and (row is None or row.ended is not None):
             held.until = self.clock.now()
@@ -637,6 +642,214 @@ class AbsentWorkersListed(MemoryEngine):
 @mutant
 class AbsentWorkersNeverForgotten(MemoryEngine):
     def forget_absent(self) -> None:
+        pass
+
+
+# ── queues: places, rates, settings ──
+
+
+@mutant
+class PlaceCountsRunningJobs(MemoryEngine):
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        running = [row for row in self.jobs.values() if row.token is not None and row.tenant == tenant]
+        mine, ahead = self.row(tenant, id), await super().place(id, cap=cap, tenant=tenant)
+        if mine is None or ahead is None:
+            return ahead
+        return Count(ahead.number + sum(row.queue == mine.queue for row in running))
+
+
+@mutant
+class PlaceForgetsPriority(MemoryEngine):
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        before = {row.id: row.priority for row in self.jobs.values()}
+        for row in self.jobs.values():
+            row.priority = 5
+        try:
+            return await super().place(id, cap=cap, tenant=tenant)
+        finally:
+            for row in self.jobs.values():
+                row.priority = before[row.id]
+
+
+@mutant
+class TenantLeakInPlace(MemoryEngine):
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        row = self.jobs.get(id)
+        return await super().place(id, cap=cap, tenant=tenant if row is None else row.tenant)
+
+
+@mutant
+class RatesNeverFall(MemoryEngine):
+    def _recent(self, tenant: str) -> list[Event]:
+        return [event for event in self.events if event.tenant == tenant]
+
+
+@mutant
+class TenantLeakInRates(MemoryEngine):
+    def _recent(self, tenant: str) -> list[Event]:
+        own = super()._recent
+        return [event for owner in {event.tenant for event in self.events} for event in own(owner)]
+
+
+@mutant
+class EveryJobSaidToBeDue(MemoryEngine):
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        answers = await super().enqueue(jobs, tenant=tenant)
+        return [msgspec.structs.replace(answer, run_at=answer.created_at) for answer in answers]
+
+
+@mutant
+class ResumeForgetsSettings(MemoryEngine):
+    async def resume(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        await super().resume(queue, tenant=tenant)
+        self.settings_of.pop((tenant, queue), None)
+
+
+@mutant
+class SettingsResume(MemoryEngine):
+    async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
+        await super().set_queue(queue, settings, tenant=tenant)
+        self.paused.discard((tenant, queue))
+
+
+# ── tenants, keys, limits, actions ──
+
+
+@mutant
+class TenantNameTwice(MemoryEngine):
+    def _has_name(self, name: str) -> bool:
+        return False
+
+
+@mutant
+class TenantLeakInRevoke(MemoryEngine):
+    def _key(self, id: str, tenant: str) -> ApiKey:
+        key = self.api_keys.get(id)
+        return super()._key(id, tenant if key is None else key.tenant)
+
+
+@mutant
+class TenantLeakInKeys(MemoryEngine):
+    async def keys(self, *, tenant: str = DEFAULT_TENANT) -> list[ApiKey]:
+        own = super().keys
+        return [key for owner in self.stored_tenants for key in await own(tenant=owner)]
+
+
+@mutant
+class RevokedLater(MemoryEngine):
+    async def revoke_key(self, id: str, *, tenant: str = DEFAULT_TENANT) -> ApiKey:
+        await super().revoke_key(id, tenant=tenant)
+        self.api_keys[id] = msgspec.structs.replace(self.api_keys[id], revoked_at=self.clock.now())
+        return self.api_keys[id]
+
+
+@mutant
+class RotationEndsNothing(MemoryEngine):
+    async def rotate_key(
+        self, id: str, successor: NewKey, *, overlap: float, tenant: str = DEFAULT_TENANT
+    ) -> ApiKey:
+        old = self.api_keys.get(id)
+        made = await super().rotate_key(id, successor, overlap=overlap, tenant=tenant)
+        if old is not None:
+            self.api_keys[id] = old
+        return made
+
+
+@mutant
+class RotationProlongs(MemoryEngine):
+    async def rotate_key(
+        self, id: str, successor: NewKey, *, overlap: float, tenant: str = DEFAULT_TENANT
+    ) -> ApiKey:
+        made = await super().rotate_key(id, successor, overlap=overlap, tenant=tenant)
+        end = self.clock.now() + timedelta(seconds=overlap)
+        self.api_keys[id] = msgspec.structs.replace(self.api_keys[id], expires_at=end)
+        return made
+
+
+@mutant
+class RotationRevives(MemoryEngine):
+    async def rotate_key(
+        self, id: str, successor: NewKey, *, overlap: float, tenant: str = DEFAULT_TENANT
+    ) -> ApiKey:
+        if (key := self.api_keys.get(id)) is not None:
+            self.api_keys[id] = msgspec.structs.replace(key, revoked_at=None)
+        return await super().rotate_key(id, successor, overlap=overlap, tenant=tenant)
+
+
+@mutant
+class UseOfTenantNotNoted(MemoryEngine):
+    async def note_use(self, key_ids: Collection[str]) -> None:
+        before = dict(self.stored_tenants)
+        await super().note_use(key_ids)
+        self.stored_tenants = before
+
+
+@mutant
+class SecretDrawnAnew(MemoryEngine):
+    async def secret(self) -> bytes:
+        return secrets.token_bytes(32)
+
+
+class _OtherBucket(MemoryEngine):
+    """Takes from a bucket of another rate, size or tenant."""
+
+    def other(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return asked
+
+    async def take_tokens(
+        self, name: str, wanted: float, *, rate: float, burst: float, tenant: str = DEFAULT_TENANT
+    ) -> Taken:
+        asked = self.other({"wanted": wanted, "rate": rate, "burst": burst, "tenant": tenant})
+        return await super().take_tokens(name, **asked)
+
+
+@mutant
+class BucketNeverRefilled(_OtherBucket):
+    def other(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {**asked, "rate": 1e-9}
+
+
+@mutant
+class BucketHasNoBrim(_OtherBucket):
+    def other(self, asked: dict[str, Any]) -> dict[str, Any]:
+        known = (asked["tenant"], "b") in self.buckets
+        return {**asked, "burst": 1e9 if known else asked["burst"]}
+
+
+@mutant
+class BucketOfAllTenants(_OtherBucket):
+    def other(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {**asked, "tenant": DEFAULT_TENANT}
+
+
+@mutant
+class BucketsNeverForgotten(MemoryEngine):
+    def forget_buckets(self) -> None:
+        pass
+
+
+@mutant
+class TenantLeakInActions(MemoryEngine):
+    async def actions(self, *args: Any, tenant: str = DEFAULT_TENANT, **how: Any) -> list[Action]:
+        noted = self.noted_actions
+        self.noted_actions = [(tenant, action) for _, action in noted]
+        try:
+            return await super().actions(*args, tenant=tenant, **how)
+        finally:
+            self.noted_actions = noted
+
+
+@mutant
+class ActionsPageSeenTwice(MemoryEngine):
+    async def actions(self, *args: Any, before_n: int | None = None, **how: Any) -> list[Action]:
+        found = await super().actions(*args, before_n=before_n, **how)
+        last = () if before_n is None else [one for _, one in self.noted_actions if one.n == before_n]
+        return [*last, *found] if found else found
+
+
+@mutant
+class ActionsNeverPruned(MemoryEngine):
+    def prune_actions(self) -> None:
         pass
 
 
@@ -770,6 +983,25 @@ SQLITE_MUTANTS = {
         _sqlite("absent workers listed", "attending", "workers", "AND seen_at >= :since"),
         _sqlite("absent workers never forgotten", "attending", "forget_absent", "seen_at <= :before", "0"),
         _sqlite("tenant leak in workers", "attending", "workers", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("place counts what runs", "inspecting", "ahead", "j.stage = 'free'", "j.stage <> 'dead'"),
+        _sqlite("place ignores order", "inspecting", "ahead", "j.run_at < :run_at OR j.place < :place", "1"),
+        _sqlite("place for strangers", "inspecting", "queued_job", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("rates never fall", "inspecting", "come_and_gone", "AND at > :since"),
+        _sqlite("tenant leak in rates", "inspecting", "come_and_gone", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("a cancel is no end", "inspecting", "come_and_gone", " OR event = 'job.cancelled'"),
+        _sqlite("tenant leak in settings", "operating", "settings", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("key requirement forgotten", "operating", "keep_settings", ":require_key", "0 * :require_key"),
+        _sqlite("tenant leak in keys", "tenancy", "keys", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("revoked later", "tenancy", "revoke_key", "coalesce(revoked_at, :now)", ":now"),
+        _sqlite("rotation ends nothing", "tenancy", "end_key", "= :expires_at", "= expires_at"),
+        _sqlite("use of tenant not noted", "tenancy", "note_tenants", "WHERE id", "WHERE 0 AND id"),
+        _sqlite("every tenant was used", "tenancy", "note_tenants", "SELECT tenant", "SELECT tenants.id"),
+        _sqlite("bucket of all tenants", "limiting", "bucket", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("bucket never empties", "limiting", "keep_bucket", "tokens = excluded.tokens", "tokens = tokens"),
+        _sqlite("buckets never forgotten", "limiting", "forget_unused", "at <= :before", "0"),
+        _sqlite("tenant leak in actions", "auditing", "actions", "tenant = :tenant", ":tenant <> ''"),
+        _sqlite("actions page seen twice", "auditing", "actions", "n < :before_n", "n <= :before_n"),
+        _sqlite("actions of any actor", "auditing", "actions", "AND (:actor IS NULL OR actor = :actor)"),
         _sqlite("error searched as a type only", "inspecting", "where_error", "'$.message'", "'$.type'"),
     )
 }

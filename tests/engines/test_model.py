@@ -38,7 +38,7 @@ def test_sqlite_at_length() -> None:
 
 
 def test_postgres(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 40, steps=STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 20, steps=STEPS)
 
 
 @pytest.mark.slow

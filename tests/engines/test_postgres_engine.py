@@ -271,7 +271,7 @@ class TestKeysInFlight:
             await asyncio.wait_for(engine.enqueue([new_job(idempotency_key="later")]), 1.0)
             await asyncio.wait_for(engine.enqueue([new_job(idempotency_key=f"l{n}") for n in range(3)]), 1.0)
             assert not held.done()
-            await waiting_for_lock(foreign, "ropeway.insert_keyed_jobs(")
+            await waiting_for_lock(foreign, "ropeway.add_keyed_jobs(")
             await (holding.commit() if ending == "commit" else holding.rollback())
             (answer,) = await held
             assert answer.deduplicated == (ending == "commit")
@@ -310,7 +310,7 @@ class TestKeysInFlight:
             await holding.start()
             (theirs,) = await engine.enqueue_in(foreign, [job])
             mine = asyncio.create_task(engine.enqueue([job]))
-            await waiting_for_lock(foreign, "ropeway.insert_keyed_jobs(")
+            await waiting_for_lock(foreign, "ropeway.add_keyed_jobs(")
             await holding.commit()
             (answer,) = await mine
             assert (answer.id, answer.deduplicated) == (theirs, True)

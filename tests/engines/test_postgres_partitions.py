@@ -12,7 +12,7 @@ import pytest
 from ropeway.core.errors import Unavailable
 from ropeway.core.events import EventPage
 from ropeway.core.states import State
-from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.postgres import PostgresEngine, store
 from ropeway.engines.protocol import Pruned
 from ropeway.testing.conformance.kit import (
     ack,
@@ -22,6 +22,7 @@ from ropeway.testing.conformance.kit import (
     lease_one,
     lease_some,
     nack,
+    new_job,
     state_of,
 )
 from tests.engines.pg_kit import connected, eventually, opened
@@ -114,6 +115,22 @@ class TestMakingPartitions:
             async with engine.transaction(leased.lease, lambda: None):
                 pass
             assert await state_of(engine, id) is State.SUCCEEDED
+
+    async def test_someone_elses_transaction_finds_them_however_long_an_engine_is_open(
+        self, fresh_database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with opened(fresh_database) as engine, connected(fresh_database) as connection:
+            id = await enqueue_one(engine)
+            leased = await lease_one(engine)
+            await take_away_all(connection, "dropped")
+            monkeypatch.setattr(store, "PARTITIONS_KNOWN", -1.0)  # as if it had been open for days
+            async with connection.transaction():
+                (other,) = await engine.enqueue_in(connection, [new_job()])
+            await take_away_all(connection, "dropped")
+            async with connection.transaction():
+                await engine.settle_in(connection, leased.lease)
+            assert await state_of(engine, id) is State.SUCCEEDED
+            assert await state_of(engine, other) is State.QUEUED
 
     async def test_many_processes_make_them_at_once(self, fresh_database: str) -> None:
         engines = [PostgresEngine(fresh_database, days_ahead=3) for _ in range(6)]

@@ -118,6 +118,7 @@ async def make_plans(engine: PostgresEngine) -> None:
         await engine.end_grants(ids.token())
         await engine.rescue()
         await engine.expire()
+        await engine.place(lease.job_id)
     engine.orders = usual
 
 
@@ -251,6 +252,12 @@ async def test_no_call_of_the_hot_path_walks_the_table(fresh_database: str, how:
         check(reads, 9, "waits")
         _, reads = await meter.of(engine._next_due_in("default", ["elsewhere"]))
         check(reads, 9, "next_due")
+
+        # From the start of the lane, dead entries and all: it has no cursor. But by the lane's index.
+        (last,) = await engine.enqueue([new_job()])
+        _, reads = await meter.of(engine.place(last.id, cap=BATCH))
+        assert reads.scans == 0, f"place: a sequential scan of jobs, {reads.scanned} rows"
+        assert {name for name, number in reads.by_index.items() if number > 1} == {"jobs_ready"}
 
 
 async def test_a_cursor_spares_a_claim_the_dead_entries(fresh_database: str) -> None:

@@ -7,6 +7,7 @@ import base64
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,9 @@ from devtools.postgres import PrivatePostgres
 from devtools.private import NotAvailable
 from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event
-from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.postgres import PostgresEngine, tailing
 from ropeway.testing.conformance.kit import ack, check_log, enqueue_many, lease_some, new_job
-from tests.engines.pg_kit import connected, migrated, opened
+from tests.engines.pg_kit import connected, eventually, migrated, opened, pages_read
 
 WRITERS = 3
 
@@ -146,6 +147,91 @@ async def test_the_end_of_the_log_leaves_out_nothing_that_commits_later(database
         await late.commit()
         await reader.read_all(10)
         reader.check(Counter([id]))
+
+
+@given(
+    xmax=st.integers(10_000, 20_000),
+    ages=st.sets(st.one_of(st.integers(1, 30), st.integers(1, 9_999)), max_size=20),
+)
+def test_no_open_transaction_is_outside_the_ranges(xmax: int, ages: set[int]) -> None:
+    open_then = [xmax - age for age in ages]
+    froms, tos = tailing._unseen(f"1:{xmax}:{','.join(map(str, open_then))}")
+    ranges = list(zip(froms, tos, strict=True))
+    for xid in (*open_then, xmax, xmax + 1, 2**62):
+        assert len([1 for first, last in ranges if first <= xid <= last]) == 1, "looked for once"
+    assert all(last == 2**63 - 1 or last - first <= 20 * tailing.SAME_RANGE for first, last in ranges)
+    assert {first for first, _ in ranges} <= {*open_then, xmax}, "no further back than one that was open"
+
+
+async def test_transactions_that_are_far_apart(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is looked for in a range of its own; what was read in between does not come again."""
+    monkeypatch.setattr(tailing, "SAME_RANGE", 0)
+    async with opened(database) as engine, connected(database, times=3) as writers:
+        reader = Reader(engine, None)
+        expected: Counter[UUID] = Counter()
+        open_ones = []
+        for writer in writers:
+            late = writer.transaction()
+            await late.start()
+            id = await writer.fetchval("SELECT ropeway.enqueue('late', '1')")
+            expected.update([*await enqueue_many(engine, 2), id])
+            open_ones.append((late, id))
+        await reader.read_all(2)
+        assert len(reader.events) == 6
+        for late, _ in reversed(open_ones):
+            await late.commit()
+            await reader.read_all(1)
+        reader.check(expected)
+
+
+async def test_a_long_log_is_not_walked(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 events of today and yesterday, neither vacuumed nor analysed: a reader at its end reads its end."""
+    monkeypatch.setattr(tailing, "SUMMARISE_EVERY", 1_000)
+    async with opened(fresh_database) as engine, connected(fresh_database) as connection:
+        now = await engine.now()
+        days = [f"ropeway.events_{now - timedelta(days=ago):%Y%m%d}" for ago in (1, 0)]
+        for ago, day in zip((1, 0), days, strict=True):
+            await connection.execute(f"ALTER TABLE {day} SET (autovacuum_enabled = off)")
+            await connection.execute(
+                """INSERT INTO ropeway.events (xid, at, job_id, seq, attempt, event, tenant, queue, type)
+                   SELECT pg_current_xact_id()::text::bigint, $1::timestamptz - make_interval(days => $2),
+                          gen_random_uuid(), 1, 0, 'job.enqueued', 'default', 'q', 't'
+                   FROM generate_series(1, 50000)""",
+                now,
+                ago,
+            )
+        reader = Reader(engine, await engine.tail_position())
+        await reader.read_all(500)
+        await eventually(lambda: _done(engine))
+        expected = Counter(await enqueue_many(engine, 3))
+        await reader.read_all(500)
+        reader.check(expected)
+        end = await connection.fetchval("SELECT pg_current_snapshot()::text")
+        arguments = (end, end, 0, 2**40, *tailing._unseen(end), 500)
+        statement = "SELECT * FROM ropeway.tail_events($1, $2, $3, $4, $5, $6, $7)"
+        read = await pages_read(connection, statement, *arguments)
+        size = await connection.fetchval(
+            "SELECT sum(pg_relation_size(t::regclass)) / 8192 FROM unnest($1::text[]) t", days
+        )
+        assert read < 120 < size / 5, f"{read} of {size} pages"
+
+
+async def _done(engine: PostgresEngine) -> bool:
+    return engine._summarised_to > 0 and not engine._summarising
+
+
+async def test_a_log_that_cannot_be_summarised_is_read_all_the_same(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tailing, "SUMMARISE_EVERY", 1)
+    async with opened(database) as engine, connected(database) as vacuum, vacuum.transaction():
+        # What a vacuum takes.
+        await vacuum.execute("LOCK TABLE ropeway.events IN SHARE UPDATE EXCLUSIVE MODE")
+        expected = Counter(await enqueue_many(engine, 3))
+        reader = Reader(engine, None)
+        await reader.read_all(2)
+        reader.check(expected)
+        await eventually(lambda: _done(engine))
 
 
 writers = st.integers(0, WRITERS - 1)

@@ -1,4 +1,4 @@
-"""Every PostgreSQL that is on this machine: migrations, every cell of the state table, and the plans."""
+"""Every PostgreSQL that is on this machine: migrations, every cell of the state table, statements and plans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,25 @@ import pytest
 
 from devtools.postgres import Installation, PrivatePostgres, all_postgres, find_postgres
 from devtools.private import NotAvailable
-from ropeway.testing.conformance import TestClaimRaces, TestTable, TestTail  # noqa: F401
+from ropeway.testing.conformance import (  # noqa: F401
+    TestActions,
+    TestBuckets,
+    TestClaimRaces,
+    TestKeys,
+    TestRates,
+    TestRotation,
+    TestTable,
+    TestTail,
+    TestTimes,
+)
 from ropeway.testing.postgres import PostgresHarness
 from tests.engines.pg_kit import migrated
 from tests.engines.test_postgres_plans import (  # noqa: F401
     test_leases_are_hot_updates,
     test_no_call_of_the_hot_path_walks_the_table,
 )
+from tests.engines.test_postgres_service import TestLongLog  # noqa: F401
+from tests.engines.test_postgres_tail import test_a_long_log_is_not_walked  # noqa: F401
 
 pytestmark = pytest.mark.slow
 

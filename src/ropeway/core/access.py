@@ -27,7 +27,8 @@ class Scope(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one tenant may use. None takes the server's default."""
+    """What one tenant may use. None takes the server's default; a rate of its own without a burst allows two
+    seconds' worth at once. Jobs that have not ended count as queued; the payload's limit is for each one."""
 
     rate_per_second: float | None = None
     burst: int | None = None

@@ -36,3 +36,13 @@ class ActionFilter(msgspec.Struct, frozen=True):
     action: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+
+
+def matches(action: Action, where: ActionFilter) -> bool:
+    """Whether a filter takes an action: the meaning that every engine's SQL has to have."""
+    return (
+        (where.actor is None or action.actor == where.actor)
+        and (where.action is None or action.action == where.action)
+        and (where.after is None or action.at >= where.after)
+        and (where.before is None or action.at < where.before)
+    )

@@ -5,7 +5,7 @@
     │  ├─ PayloadError         malformed_json invalid_utf8 duplicate_key number_range too_deep
     │  │                       nul_character invalid_unicode payload_too_large
     │  ├─ FieldError           invalid_field unknown_field invalid_id timezone_required invalid_time
-    │  │                       conflicting_fields
+    │  │                       conflicting_fields key_required
     │  ├─ BadArguments         bad_arguments: the payload does not fit the task's parameters
     │  ├─ BatchTooLarge        batch_too_large
     │  ├─ BadCursor            bad_cursor
@@ -16,6 +16,13 @@
     │  ├─ InvalidState         invalid_state
     │  ├─ KeyInFlight          key_in_flight
     │  └─ NameTaken            name_taken
+    ├─ AccessError             who asks, or what their key allows; nothing changed
+    │  ├─ Unauthenticated      unauthenticated: no key, or none that is good
+    │  └─ MissingScope         missing_scope: the key is good, but not for this
+    ├─ LimitError              more than may be used now; nothing changed, a later try may pass
+    │  ├─ RateLimited          rate_limited
+    │  ├─ QuotaExceeded        quota_exceeded
+    │  └─ QueueFull            queue_full
     ├─ NotFound                not_found
     ├─ UnknownTask             unknown_task: no task of that name is declared here
     ├─ UsageError              usage: a call that cannot work where it was made
@@ -150,6 +157,66 @@ class NameTaken(ConflictError):
     """Something else already has that name."""
 
     code = "name_taken"
+
+
+class AccessError(RopewayError):
+    """The caller may not do this. Nothing changed."""
+
+    code = "missing_scope"
+
+
+class Unauthenticated(AccessError):
+    """No key was given, or none that is good. It never says which: that would help whoever guesses."""
+
+    code = "unauthenticated"
+
+    def __init__(
+        self,
+        message: str = "this needs an API key that is good",
+        *,
+        hint: str | None = "send `Authorization: Bearer <token>`; `ropeway keys create` makes one",
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, index=index)
+
+
+class MissingScope(AccessError):
+    """The key is good, but it was not given the scope that this needs."""
+
+    code = "missing_scope"
+
+
+class LimitError(RopewayError):
+    """More than the tenant may use now. Nothing changed.
+
+    `retry_in` is in how many seconds another try may pass; None when waiting alone does not help.
+    """
+
+    code = "quota_exceeded"
+
+    def __init__(
+        self, message: str, *, retry_in: float | None = None, hint: str | None = None, index: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, index=index)
+        self.retry_in = retry_in
+
+
+class RateLimited(LimitError):
+    """Too many requests in too short a time."""
+
+    code = "rate_limited"
+
+
+class QuotaExceeded(LimitError):
+    """The tenant holds as much as it may: queued jobs or leases."""
+
+    code = "quota_exceeded"
+
+
+class QueueFull(LimitError):
+    """The queue holds as many jobs as it was set to take."""
+
+    code = "queue_full"
 
 
 class NotFound(RopewayError):

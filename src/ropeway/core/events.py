@@ -59,7 +59,8 @@ def event_state(event: EventName, *, at: datetime, run_at: datetime | None, fail
 
 def rfc3339(at: datetime) -> str:
     """A time as it is written on every face: UTC, microseconds, `Z`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # isoformat takes a third of the time of strftime; what it ends with here is always +00:00.
+    return (at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def milliseconds(seconds: float) -> int:

@@ -6,6 +6,9 @@ from datetime import datetime
 
 import msgspec
 
+#: A bucket that nobody took from for so many seconds is forgotten.
+FORGET_AFTER = 86_400.0
+
 
 class Taken(msgspec.Struct, frozen=True):
     """What a bucket gave. `left` is in it afterwards; `retry_in` is when a next token will be there, 0 for now."""

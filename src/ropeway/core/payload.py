@@ -39,11 +39,11 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 # --- checking -------------------------------------------------------------------------------------
 
 
-def check_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+def check_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES, max_depth: int = MAX_DEPTH) -> None:
     """Raise a PayloadError unless `data` is one JSON value (of any kind) that every engine can keep exactly.
 
     The error's `code` says which rule is broken; its `pointer` says where, when the rule is about one value
-    or key. With several flaws, one of them is reported.
+    or key. With several flaws, one of them is reported. A document that has payloads inside it may be deeper.
     """
     if len(data) > max_bytes:
         raise PayloadError(
@@ -51,8 +51,8 @@ def check_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
             code="payload_too_large",
             hint="store large data elsewhere and send a reference to it",
         )
-    if not _plainly_fine(data):
-        _check_exactly(data)
+    if not _plainly_fine(data, max_depth):
+        _check_exactly(data, max_depth)
 
 
 #: Maps every digit to 0, so that one search finds a long run of any digits. (A regular expression for that
@@ -63,7 +63,7 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def _plainly_fine(data: bytes) -> bool:
+def _plainly_fine(data: bytes, max_depth: int = MAX_DEPTH) -> bool:
     """True if a few cheap looks prove that `data` keeps every rule; False means only that they do not.
 
     msgspec's parser is strict about syntax, UTF-8, control bytes and floats out of range. It does not mind
@@ -77,7 +77,7 @@ def _plainly_fine(data: bytes) -> bool:
         value = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than_allowed(value):
+    if data.count(b"[") + data.count(b"{") > max_depth and _deeper_than(max_depth, value):
         return False
     # Each member of an object brings a colon, and of repeated members a dict keeps one. So none was repeated
     # if there are as many entries as colons; or, as strings have colons too and there are inner objects, as
@@ -86,9 +86,9 @@ def _plainly_fine(data: bytes) -> bool:
     return (type(value) is dict and len(value) == colons) or _encode(value).count(b":") == colons
 
 
-def _deeper_than_allowed(value: Any) -> bool:
+def _deeper_than(max_depth: int, value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(max_depth + 1):
         containers = [item for item in level if type(item) is dict or type(item) is list]
         if not containers:
             return False
@@ -96,14 +96,14 @@ def _deeper_than_allowed(value: Any) -> bool:
     return True
 
 
-def _check_exactly(data: bytes) -> None:
+def _check_exactly(data: bytes, max_depth: int = MAX_DEPTH) -> None:
     """Find the flaw and name it, or return if there is none."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise PayloadError(f"byte {error.start} is not valid UTF-8", code="invalid_utf8") from None
     # Before parsing: the parser is recursive, and its own limit depends on the caller's stack.
-    if _too_deep(data):
+    if _too_deep(data, max_depth):
         raise PayloadError(f"nested deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
         value = _EXACT.decode(text)
@@ -212,15 +212,15 @@ _STRINGS = re.compile(_STRING.encode(), re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
-def _too_deep(data: bytes) -> bool:
+def _too_deep(data: bytes, max_depth: int = MAX_DEPTH) -> bool:
     """Whether brackets outside strings nest deeper than the limit."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+    if data.count(b"[") + data.count(b"{") <= max_depth:
         return False
     depth = 0
     for bracket in _STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS):
         if bracket in b"[{":
             depth += 1
-            if depth > MAX_DEPTH:
+            if depth > max_depth:
                 return True
         else:
             depth -= 1

@@ -17,6 +17,9 @@ from ropeway.core.states import DeadReason, State
 MAX_PAGE = 500
 DEFAULT_PAGE = 50
 
+#: The rates of a queue are those of so many seconds.
+RATE_SECONDS = 60.0
+
 #: Older words for states that filters still understand.
 STATE_ALIASES = {
     "pending": State.QUEUED,
@@ -65,6 +68,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     tag: str | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("queue", "type"):
@@ -83,6 +87,8 @@ class JobFilter(msgspec.Struct, frozen=True):
             fields.check_text(self.worker_id, "worker_id", limit=128)
         if self.tag is not None:
             fields.check_text(self.tag, "tag", limit=fields.MAX_TAG_LENGTH)
+        if self.priority is not None:
+            fields.check_integer(self.priority, "priority", 1, 9)
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -155,6 +161,7 @@ def matches(job: Job, where: JobFilter) -> bool:
         and (where.worker_id is None or job.locked_by == where.worker_id)
         and (where.reason is None or job.dead_reason == where.reason)
         and (where.tag is None or where.tag in job.tags)
+        and (where.priority is None or job.priority == where.priority)
         and (
             where.error is None
             or (error is not None and (where.error in error.message or where.error in error.type))

@@ -21,6 +21,11 @@ _PAIR = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+#: A key of the HTTP API (`core.keytext`). Its id stays: it is public, and tells which key to revoke.
+_API_KEY = re.compile(r"(rw_[a-z0-9]{1,16}_[a-z2-7]{12})_[0-9A-Za-z]{20,}(?:_[0-9a-z]+)?")
+#: What every such key has in it.
+API_KEY_MARK = "rw_"
+
 
 def hide_password(url: str) -> str:
     """The URL with its password, in the user part or in the query, replaced by ***."""
@@ -35,7 +40,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Free text, such as an error's, without the passwords of URLs in it and without `password=...`."""
+    """Free text, such as an error's, without API keys, the passwords of URLs in it and `password=...`."""
+    if API_KEY_MARK in text:
+        text = _API_KEY.sub(rf"\1_{MASK}", text)
     if "://" in text:
         text = _URL.sub(lambda url: hide_password(url.group()), text)
     if "=" in text or ":" in text:

@@ -258,10 +258,12 @@ class Leasing(Protocol):
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
+        keep: Collection[UUID] = (),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         """The owner is gone: end its grants at once. Of the jobs they still hold, those in `started` (None: all)
-        are lost, the others are released."""
+        are lost, the others are released. An owner that is not gone, but has missed the answer to a claim, names
+        the tokens of the grants that it knows of in `keep`: these stay."""
         ...
 
 
@@ -288,7 +290,8 @@ class Inspecting(Protocol):
     async def queue_stats(
         self, queues: Collection[str] | None = None, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT
     ) -> list[QueueStats]:
-        """Counts per state for each queue that holds jobs or is paused, by name; each count stops at `cap`."""
+        """Counts per state for each queue that holds jobs, is paused or has settings, by name; each count stops at
+        `cap`."""
         ...
 
     async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
@@ -363,7 +366,7 @@ class Operating(Protocol):
         ...
 
     async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
-        """Replace a queue's settings; whether it is paused stays as it is."""
+        """Replace a queue's settings (the defaults take them away); whether it is paused stays as it is."""
         ...
 
 
@@ -375,7 +378,13 @@ class Scheduling(Protocol):
         keeps what an operator changed until the code's own definition changes."""
         ...
 
-    async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]: ...
+    async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]:
+        """All that can be read here, by name."""
+        ...
+
+    async def get_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
+        """Raises NotFound, and ConfigurationError, with the reason, when it cannot be read here."""
+        ...
 
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule: ...
 

@@ -306,7 +306,7 @@ class Kit:
         async with self._hooks():
             ran = await perform(self.app.program, self._store, leased, any_time=True)
         self._raise(ran, raise_errors)
-        return Enqueued(answer.id, ran.job.state)
+        return Enqueued(answer.id, ran.job.state, created_at=ran.job.created_at, run_at=ran.job.run_at)
 
     def _raise(self, ran: Ran, raise_errors: bool) -> None:
         """Raise what a handler raised, if the test wants it; what ends the test itself (pytest.fail), always."""

@@ -104,7 +104,7 @@ class KitEngine(MemoryEngine):
     def clear(self) -> None:
         """Forget all jobs and their keys."""
         self.jobs.clear()
-        self.keys.clear()
+        self.job_keys.clear()
         self.grants.clear()
 
 

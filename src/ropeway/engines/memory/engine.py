@@ -12,6 +12,7 @@ from ropeway.engines.capabilities import Capability
 from ropeway.engines.memory.inspecting import MemoryInspecting
 from ropeway.engines.memory.operating import MemoryOperating
 from ropeway.engines.memory.scheduling import MemoryScheduling
+from ropeway.engines.memory.tenancy import MemoryTenancy
 from ropeway.engines.memory.upkeeping import MemoryUpkeeping
 from ropeway.engines.refusing import WithoutTransactions
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
 
 
-class MemoryEngine(MemoryScheduling, MemoryUpkeeping, MemoryOperating, MemoryInspecting, WithoutTransactions):
+class MemoryEngine(
+    MemoryScheduling, MemoryUpkeeping, MemoryOperating, MemoryInspecting, MemoryTenancy, WithoutTransactions
+):
     """`memory://`: for tests and demos. Nothing survives the process, and it says so."""
 
     name = "memory"
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities: frozenset[Capability] = frozenset({Capability.UPKEEP, Capability.TENANCY})
     durability: Literal["full", "relaxed", "none"] = "none"
 
     async def open(self) -> None:

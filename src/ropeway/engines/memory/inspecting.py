@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import takewhile
 from uuid import UUID
 
 from ropeway.core import query
@@ -12,8 +13,8 @@ from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event, EventPage
 from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.joblog import DEFAULT_LINES, LogLine, check_lines
-from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
-from ropeway.core.states import State
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, QueueStats
+from ropeway.core.states import TERMINAL_STATES, EventName, State
 from ropeway.engines.memory.rows import JobRow, queue_counts
 from ropeway.engines.memory.store import MemoryStore
 
@@ -71,15 +72,24 @@ class MemoryInspecting(MemoryStore):
         cap: int = 10_000,
         tenant: str = DEFAULT_TENANT,
     ) -> list[QueueStats]:
-        rows: dict[str, list[JobRow]] = {queue: [] for owner, queue in self.paused if owner == tenant}
+        told = self.paused | self.settings_of.keys()
+        rows: dict[str, list[JobRow]] = {queue: [] for owner, queue in told if owner == tenant}
         for row in self.jobs.values():
             if row.tenant == tenant:
                 rows.setdefault(row.queue, []).append(row)
         names = sorted(rows if queues is None else set(queues) & rows.keys())
-        return [self._stats(tenant, name, rows[name], cap) for name in names]
+        recent = self._recent(tenant)
+        return [self._stats(tenant, name, rows[name], recent, cap) for name in names]
 
-    def _stats(self, tenant: str, queue: str, rows: list[JobRow], cap: int) -> QueueStats:
+    def _recent(self, tenant: str) -> list[Event]:
+        """The tenant's events of the last minute, newest first."""
+        edge = self.clock.now() - timedelta(seconds=query.RATE_SECONDS)
+        newest = takewhile(lambda event: event.at > edge, reversed(self.events))
+        return [event for event in newest if event.tenant == tenant]
+
+    def _stats(self, tenant: str, queue: str, rows: list[JobRow], recent: list[Event], cap: int) -> QueueStats:
         now = self.clock.now()
+        events = [event for event in recent if event.queue == queue]
         counts = queue_counts(rows, now)
         ready = [row.created_at for row in rows if row.state(now) is State.QUEUED]
         return QueueStats(
@@ -88,7 +98,24 @@ class MemoryInspecting(MemoryStore):
             counts={state: min(number, cap) for state, number in counts.items()},
             counts_capped=any(number > cap for number in counts.values()),
             oldest_age_seconds=(now - min(ready)).total_seconds() if ready else None,
+            enqueued_per_minute=float(sum(event.event is EventName.ENQUEUED for event in events)),
+            finished_per_minute=float(sum(event.state in TERMINAL_STATES for event in events)),
+            settings=self.settings_of.get((tenant, queue), QueueSettings()),
         )
+
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        now = self.clock.now()
+        mine = self.row(tenant, id)
+        if mine is None or mine.state(now) is not State.QUEUED:
+            return None
+        ahead = sum(
+            row.tenant == tenant
+            and row.queue == mine.queue
+            and row.state(now) is State.QUEUED
+            and (row.priority, row.run_at, row.place) < (mine.priority, mine.run_at, mine.place)
+            for row in self.jobs.values()
+        )
+        return Count(min(ahead, cap), capped=ahead > cap)
 
     async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
         return [event for event in self.events if event.job_id == id and event.tenant == tenant]

@@ -256,11 +256,13 @@ class MemoryLeasing(MemoryStore):
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
+        keep: Collection[UUID] = (),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         rescued: list[Rescued] = []
         for grant in [g for g in self.grants.values() if g.owner == owner and g.tenant == tenant]:
-            rescued += self.take_back(grant, started, lost)
+            if grant.token not in keep:
+                rescued += self.take_back(grant, started, lost)
         return rescued
 
     def take_back(self, grant: GrantRow, started: Collection[UUID] | None, lost: Lost) -> list[Rescued]:

@@ -10,7 +10,7 @@ from ropeway.core import query
 from ropeway.core.errors import RopewayError
 from ropeway.core.fields import check_name
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.query import JobFilter, RedriveReport
+from ropeway.core.query import JobFilter, QueueSettings, RedriveReport
 from ropeway.core.states import CancelReason, EventName, State, Verb
 from ropeway.engines import operating
 from ropeway.engines.memory.rows import JobRow
@@ -129,3 +129,14 @@ class MemoryOperating(MemoryStore):
     async def resume(self, queue: str, *, tenant: str = DEFAULT_TENANT) -> None:
         self.paused.discard((tenant, check_name(queue, "queue")))
         self.signal(tenant, queue)
+
+    async def queue_settings(self, *, tenant: str = DEFAULT_TENANT) -> dict[str, QueueSettings]:
+        return {
+            queue: settings for (owner, queue), settings in sorted(self.settings_of.items()) if owner == tenant
+        }
+
+    async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
+        self.settings_of.pop((tenant, check_name(queue, "queue")), None)
+        # A queue that is set to the defaults is like any other queue again.
+        if settings != QueueSettings():
+            self.settings_of[tenant, queue] = settings

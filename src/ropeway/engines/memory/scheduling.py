@@ -46,6 +46,9 @@ class MemoryScheduling(MemorySubmitting):
         rows = [row for (owner, _), row in self.stored_schedules.items() if owner == tenant]
         return sorted((row.schedule() for row in rows), key=lambda schedule: schedule.name)
 
+    async def get_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
+        return self._schedule(tenant, name).schedule()
+
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         row = self._schedule(tenant, name)
         with firing.reading(name):

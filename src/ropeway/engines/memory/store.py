@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from ropeway.core.access import ApiKey, Tenant
+from ropeway.core.auditlog import Action
 from ropeway.core.errors import NotFound
 from ropeway.core.events import Event, event_data, event_state, milliseconds
 from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.limits import Bucket
 from ropeway.core.payload import JobError
+from ropeway.core.query import QueueSettings
 from ropeway.core.states import CancelReason, EventName, State, Verb
 from ropeway.engines.choosing import PriorityOrders
 from ropeway.engines.memory.lanes import Lanes
@@ -52,19 +57,29 @@ class MemoryStore:
         self.jobs: dict[UUID, JobRow] = {}
         self.lanes = Lanes(self.jobs.get)
         self.grants: dict[UUID, GrantRow] = {}
-        self.keys: dict[tuple[str, str, str], KeyRow] = {}
+        self.job_keys: dict[tuple[str, str, str], KeyRow] = {}
         self.stored_schedules: dict[tuple[str, str], ScheduleRow] = {}
         self.paused: set[tuple[str, str]] = set()
+        self.settings_of: dict[tuple[str, str], QueueSettings] = {}
         self.attendance: dict[tuple[str, str], WorkerInfo] = {}
+        self.stored_tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT, DEFAULT_TENANT, self.clock.now())}
+        self.api_keys: dict[str, ApiKey] = {}
+        self.buckets: dict[tuple[str, str], Bucket] = {}
+        self.noted_actions: list[tuple[str, Action]] = []
+        self.action_numbers = itertools.count(1)
         self.events: list[Event] = []
         #: How many events retention has removed: positions in the log count from the very first one.
         self.events_removed = 0
         self.places = itertools.count(1)
         self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
         self.subscriptions: set[MemorySubscription] = set()
+        self._secret = secrets.token_bytes(32)
 
     async def now(self) -> datetime:
         return self.clock.now()
+
+    async def secret(self) -> bytes:
+        return self._secret
 
     async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> MemorySubscription:
         subscription = MemorySubscription(self, frozenset((tenant, queue) for queue in queues))

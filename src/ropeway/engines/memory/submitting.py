@@ -37,7 +37,8 @@ class MemorySubmitting(MemoryStore):
                 continue
             row, keys = self._store(job, id, tenant)
             undo.append((row, keys))
-            answers.append(Enqueued(id, row.state(row.created_at)))
+            state = row.state(row.created_at)
+            answers.append(Enqueued(id, state, created_at=row.created_at, run_at=row.run_at))
         for row, _ in undo:
             self.write_event(row, EventName.ENQUEUED, run_at=row.run_at)
             self.queue_up(row)
@@ -56,7 +57,7 @@ class MemorySubmitting(MemoryStore):
         )
 
     def _held(self, tenant: str, kind: KeyKind, key: str | None) -> Held | None:
-        row = None if key is None else self.keys.get((tenant, kind, key))
+        row = None if key is None else self.job_keys.get((tenant, kind, key))
         if row is None:
             return None
         return Held(row.job_id, row.fingerprint, row.until, row.enqueued_at, self._state(row.job_id))
@@ -85,8 +86,8 @@ class MemorySubmitting(MemoryStore):
         self.jobs[id] = row
         replaced = []
         for name, key in self._keys(job, id, tenant):
-            replaced.append((name, self.keys.get(name)))
-            self.keys[name] = key
+            replaced.append((name, self.job_keys.get(name)))
+            self.job_keys[name] = key
         return row, replaced
 
     def _keys(self, job: NewJob, id: UUID, tenant: str) -> list[tuple[tuple[str, str, str], KeyRow]]:
@@ -106,6 +107,6 @@ class MemorySubmitting(MemoryStore):
             del self.jobs[row.id]
             for name, before in keys:
                 if before is None:
-                    del self.keys[name]
+                    del self.job_keys[name]
                 else:
-                    self.keys[name] = before
+                    self.job_keys[name] = before

@@ -8,12 +8,14 @@ from ropeway.core.outcome import Lost
 from ropeway.core.states import LIVE_STATES, CancelReason, State
 from ropeway.core.unique import KeyKind
 from ropeway.engines.memory.attending import MemoryAttending
+from ropeway.engines.memory.auditing import MemoryAuditing
 from ropeway.engines.memory.leasing import MemoryLeasing
+from ropeway.engines.memory.limiting import MemoryLimiting
 from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 
 
-class MemoryUpkeeping(MemoryLeasing, MemoryAttending):
+class MemoryUpkeeping(MemoryLeasing, MemoryAttending, MemoryLimiting, MemoryAuditing):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         now = self.clock.now()
         expired = sorted(
@@ -42,6 +44,8 @@ class MemoryUpkeeping(MemoryLeasing, MemoryAttending):
 
     async def prune(self) -> Pruned:
         self.forget_absent()
+        self.forget_buckets()
+        self.prune_actions()
         return Pruned(jobs=self._prune_jobs(), events=self._prune_events(), keys=self._prune_keys())
 
     def _prune_jobs(self) -> int:
@@ -68,12 +72,12 @@ class MemoryUpkeeping(MemoryLeasing, MemoryAttending):
     def _prune_keys(self) -> int:
         now = self.clock.now()
         over = []
-        for name, key in self.keys.items():
+        for name, key in self.job_keys.items():
             if key.until is None or key.until > now:
                 continue
             row = self.jobs.get(key.job_id)
             if row is None or (name[1] == KeyKind.IDEMPOTENCY and row.state(now) not in LIVE_STATES):
                 over.append(name)
         for name in over:
-            del self.keys[name]
+            del self.job_keys[name]
         return len(over)

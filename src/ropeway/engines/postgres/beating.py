@@ -84,6 +84,7 @@ class PostgresBeating(PostgresOutcomes):
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
+        keep: Collection[UUID] = (),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        return await take_back(self, "owned_grants", (tenant, owner), started, lost, sys.maxsize)
+        return await take_back(self, "owned_grants", (tenant, owner, list(keep)), started, lost, sys.maxsize)

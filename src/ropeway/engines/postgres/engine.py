@@ -19,6 +19,7 @@ from ropeway.engines.postgres.operating import PostgresOperating
 from ropeway.engines.postgres.scheduling import PostgresScheduling
 from ropeway.engines.postgres.signalling import PostgresSubscription
 from ropeway.engines.postgres.tailing import PostgresTailing
+from ropeway.engines.postgres.tenancy import PostgresTenancy
 from ropeway.engines.postgres.upkeeping import PostgresUpkeeping
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class PostgresEngine(
     PostgresInspecting,
     PostgresTailing,
     PostgresUpkeeping,
+    PostgresTenancy,
 ):
     """`postgresql://`: for production and fleets. Works on PostgreSQL 15 to 18, in any schema."""
 

@@ -2,15 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
 
 from ropeway.core import retry
 from ropeway.core.events import rfc3339
 from ropeway.core.job import DEFAULT_TIMEOUT, NewJob
 
 
+class Submission(NamedTuple):
+    """One job on its way in."""
+
+    tenant: str
+    job: NewJob
+    id: UUID
+
+
+def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
+    """A batch as the arrays of `add_jobs`."""
+    jobs = [submission.job for submission in batch]
+    return (
+        folded([submission.tenant for submission in batch]),
+        [submission.id for submission in batch],
+        folded([job.type for job in jobs]),
+        folded([job.queue for job in jobs]),
+        folded([job.priority for job in jobs]),
+        folded([job.max_attempts for job in jobs]),
+        [job.payload.decode() for job in jobs],
+        sparse([job.run_at for job in jobs]),
+        sparse([job.delay for job in jobs]),
+        sparse([job.idempotency_key for job in jobs]),
+        sparse([_options(job) for job in jobs]),
+    )
+
+
+def insert_values(submission: Submission) -> tuple[Any, ...]:
+    """A bare job as the arguments of `insert_job`."""
+    tenant, job, id = submission
+    return (tenant, id, job.type, job.queue, job.priority, job.max_attempts, job.payload.decode())
+
+
+def is_bare(job: NewJob) -> bool:
+    """Whether a job without keys is due at once and sets nothing that few jobs set."""
+    return job.run_at is None and job.delay is None and _options(job) is None
+
+
+def sparse(values: list[Any]) -> list[Any]:
+    """A column that may be NULL; nothing at all when it is NULL throughout."""
+    return [] if values.count(None) == len(values) else values
+
+
+def _options(job: NewJob) -> str | None:
+    """The rare fields of a job as JSON; None for most jobs."""
+    if (
+        job.timeout == DEFAULT_TIMEOUT
+        and job.retry is None
+        and job.expires_at is None
+        and job.expires_in is None
+        and not job.tags
+        and not job.headers
+    ):
+        return None
+    return msgspec.json.encode(rare_fields(job)).decode()
+
+
 def rare_fields(job: NewJob) -> dict[str, Any]:
-    """The fields that few jobs set, as `insert_jobs` and the SQL function take them."""
+    """The fields that few jobs set, as `add_jobs` and the SQL function take them."""
     rare: dict[str, Any] = {}
     if job.timeout != DEFAULT_TIMEOUT:
         rare["timeout"] = job.timeout

@@ -77,7 +77,7 @@ def ended_conditions(into: Conditions, where: JobFilter, tenant: str) -> bool:
 
 def _common(into: Conditions, where: JobFilter, tenant: str) -> None:
     into.add("j.tenant = ?", tenant)
-    for column in ("queue", "type", "idempotency_key"):
+    for column in ("queue", "type", "idempotency_key", "priority"):
         value = getattr(where, column)
         if value is not None:
             into.add(f"j.{column} = ?", value)

@@ -7,14 +7,25 @@ from uuid import UUID
 
 from ropeway.core import query
 from ropeway.core.job import DEFAULT_TENANT, Job
-from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, QueueStats
 from ropeway.core.states import LIVE_STATES, State
 from ropeway.engines.postgres.filters import Conditions, ended_conditions, live_conditions
-from ropeway.engines.postgres.rows import stored_job
+from ropeway.engines.postgres.rows import stored_job, stored_settings
 from ropeway.engines.postgres.store import PostgresStore
 
 #: Ended jobs that queue statistics look at, at most: beyond that the counts are capped and say so.
 ENDED_SCAN = 200_000
+
+#: Pages of the event log that rates are counted in, at most: the newest 35,000 events or so. When a store writes
+#: more than that in a minute, its rates are those of a shorter time.
+RATE_PAGES = 500
+
+#: Seconds that such a span is taken to be at least.
+SHORTEST_SPAN = 0.01
+
+_NO_RATES = (0.0, 0.0)
+
+_RUNNING = frozenset({State.RUNNING})
 
 
 class PostgresInspecting(PostgresStore):
@@ -99,6 +110,13 @@ class PostgresInspecting(PostgresStore):
         ended = live.part()
         selects = []
         if live_conditions(live, where, tenant, self.holes["now"]):
+            if where.states == _RUNNING:
+                # Running jobs are in no index. Those that grants name are few, however long the backlog is.
+                granted = f"SELECT unnest(g.job_ids) FROM {self.schema}.grants g WHERE g.tenant = ?"
+                live.add(f"j.id = ANY(ARRAY({granted}))", tenant)
+            elif where.queue is not None:
+                # Always true; it lets the planner take the index by queue.
+                live.add("j.queue <> ''")
             selects.append(f"(SELECT 1 FROM {self.schema}.jobs j{live.where()} LIMIT {live.mark(cap + 1)})")
         if ended_conditions(ended, where, tenant):
             selects.append(f"(SELECT 1 FROM {self.schema}.archive j{ended.where()} LIMIT {live.mark(cap + 1)})")
@@ -116,13 +134,16 @@ class PostgresInspecting(PostgresStore):
         tenant: str = DEFAULT_TENANT,
     ) -> list[QueueStats]:
         live = {row["queue"] for row in await self._read("live_queues", tenant)}
-        paused = {row["queue"] for row in await self._read("paused_queues", tenant)}
+        told = await self._read("told_queues", tenant)
+        paused = {row["queue"] for row in told if row["paused"]}
+        settings = {row["queue"]: stored_settings(row) for row in told}
+        rates = await self._rates(tenant)
         ended_rows = await self._read("ended_counts", tenant, ENDED_SCAN)
         ended: dict[str, dict[State, int]] = {}
         for row in ended_rows:
             ended.setdefault(row["queue"], {})[State(row["state"])] = row["number"]
         scanned = sum(row["number"] for row in ended_rows)
-        names = live | paused | ended.keys()
+        names = live | settings.keys() | ended.keys()
         stats = []
         for queue in sorted(names if queues is None else names & set(queues)):
             counts = dict(ended.get(queue, {}))
@@ -144,9 +165,27 @@ class PostgresInspecting(PostgresStore):
                     counts={state: min(number, cap) for state, number in counts.items()},
                     counts_capped=capped,
                     oldest_age_seconds=oldest,
+                    enqueued_per_minute=rates.get(queue, _NO_RATES)[0],
+                    finished_per_minute=rates.get(queue, _NO_RATES)[1],
+                    settings=settings.get(queue, QueueSettings()),
                 )
             )
         return stats
+
+    async def _rates(self, tenant: str) -> dict[str, tuple[float, float]]:
+        """Jobs that came and that ended, per minute, by queue. Around midnight a queue is in two partitions."""
+        rates: dict[str, tuple[float, float]] = {}
+        for row in await self._read("queue_rates", tenant, query.RATE_SECONDS, RATE_PAGES):
+            scale = query.RATE_SECONDS / max(row["seconds"], SHORTEST_SPAN)
+            enqueued, finished = rates.get(row["queue"], _NO_RATES)
+            rates[row["queue"]] = enqueued + row["enqueued"] * scale, finished + row["finished"] * scale
+        return rates
+
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        ahead: int | None = await self.reads.value(
+            self.sql("inspecting", "place"), tenant, id, cap + 1, writes=False
+        )
+        return None if ahead is None else Count(min(ahead, cap), capped=ahead > cap)
 
     async def _read(self, name: str, *arguments: object) -> list:  # type: ignore[type-arg]
         return await self.reads.fetch(self.sql("inspecting", name), *arguments, writes=False)

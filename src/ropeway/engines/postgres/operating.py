@@ -13,10 +13,11 @@ import msgspec
 from ropeway.core.errors import NotFound, RopewayError
 from ropeway.core.fields import check_name, check_time
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.query import JobFilter, RedriveReport
+from ropeway.core.query import JobFilter, QueueSettings, RedriveReport
 from ropeway.core.states import CancelReason, State, Verb
 from ropeway.engines import operating
 from ropeway.engines.postgres.filters import Conditions, ended_conditions
+from ropeway.engines.postgres.rows import stored_settings
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Changed
 from ropeway.engines.settling import after_write
@@ -152,6 +153,17 @@ class PostgresOperating(PostgresStore):
     async def _set_paused(self, tenant: str, queue: str, paused: bool) -> None:
         arguments: tuple[Any, ...] = (tenant, check_name(queue, "queue"), paused)
         await self.chores.fetch(self.sql("operating", "pause"), *arguments)
+
+    async def queue_settings(self, *, tenant: str = DEFAULT_TENANT) -> dict[str, QueueSettings]:
+        rows = await self.access.fetch(self.sql("operating", "queue_settings"), tenant, writes=False)
+        return {row["queue"]: stored_settings(row) for row in rows}
+
+    async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
+        check_name(queue, "queue")
+        await self.chores.fetch(
+            self.sql("operating", "set_queue"),
+            tenant, queue, settings.depth_limit, settings.require_key, settings.lease_seconds,
+        )  # fmt: skip
 
 
 def _cancel_arguments(ids: Sequence[UUID], tenant: str, spare_running: bool) -> tuple[Any, ...]:

@@ -81,6 +81,7 @@ class PostgresOutcomes(PostgresStore):
         arguments = [
             tenant, str(lease.job_id), lease.attempt, str(lease.token), text, cleaned.sanitized, cleaned.too_large
         ]  # fmt: skip
+        await self.expect_partitions()
         if not await transactional.complete(connection, self.schema, arguments):
             raise LeaseLost("this lease is not the job's current one", hint="roll the transaction back")
         return Settled(

@@ -15,6 +15,7 @@ from ropeway.core.errors import FieldError
 from ropeway.core.events import Event, event_data, event_state
 from ropeway.core.job import DEFAULT_TIMEOUT, Job, Progress
 from ropeway.core.payload import JobError
+from ropeway.core.query import QueueSettings
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import CancelReason, DeadReason, EventName, State
 
@@ -116,6 +117,11 @@ def stored_job(row: asyncpg.Record) -> Job:
         result_sanitized=row["result_sanitized"],
         result_too_large=row["result_too_large"],
     )
+
+
+def stored_settings(row: asyncpg.Record) -> QueueSettings:
+    """What a queue was set to."""
+    return QueueSettings(row["depth_limit"], row["require_key"], row["lease_seconds"])
 
 
 def stored_event(row: asyncpg.Record) -> Event:

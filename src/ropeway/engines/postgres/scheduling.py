@@ -13,16 +13,10 @@ import msgspec
 from ropeway.core.errors import NotFound, Unavailable
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.schedule import Fired, NewSchedule, Schedule, job_for
-from ropeway.core.states import State
 from ropeway.engines import firing
 from ropeway.engines.firing import Complaints, Stored
-from ropeway.engines.postgres.submitting import (
-    PostgresSubmitting,
-    Submission,
-    in_flight,
-    insert_arrays,
-    is_held,
-)
+from ropeway.engines.postgres.fields import Submission, insert_arrays
+from ropeway.engines.postgres.submitting import PostgresSubmitting, in_flight, is_held, taken
 from ropeway.engines.protocol import Enqueued
 from ropeway.runtime.ids import uuid7s
 
@@ -61,6 +55,10 @@ class PostgresScheduling(PostgresSubmitting):
         rows = await self.reads.fetch(self._schedule_sql("list_schedules"), tenant, writes=False)
         return firing.readable(rows, _schedule, self.complaints)
 
+    async def get_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
+        rows = await self.reads.fetch(self._schedule_sql("find_schedule"), tenant, name, writes=False)
+        return _the_schedule(rows[0] if rows else None, name)
+
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         async with self.chores.transaction() as connection:
             row = await connection.fetchrow(self._schedule_sql("pause_schedule"), tenant, name, paused)
@@ -71,8 +69,7 @@ class PostgresScheduling(PostgresSubmitting):
             raise NotFound("no such schedule")
 
     async def run_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> UUID:
-        rows = await self.reads.fetch(self._schedule_sql("find_schedule"), tenant, name, writes=False)
-        spec = _the_schedule(rows[0] if rows else None, name).spec
+        spec = (await self.get_schedule(name, tenant=tenant)).spec
         (answer,) = await self.enqueue([job_for(spec, None)], tenant=tenant)
         return answer.id
 
@@ -115,9 +112,8 @@ class PostgresScheduling(PostgresSubmitting):
         """Store the jobs of one schedule's instants, in the caller's transaction."""
         if batch[0].job.unique is not None:
             return await self.insert_unique_in(connection, batch)
-        arrays: tuple[Any, ...] = insert_arrays(batch)
-        await connection.fetchval(self.sql("submitting", "insert_jobs"), *arrays, False)
-        return [Enqueued(submission.id, State.QUEUED) for submission in batch]
+        (row,) = await connection.fetch(self.sql("submitting", "add_jobs"), *insert_arrays(batch), False)
+        return taken(batch, row)
 
     def _schedule_sql(self, name: str) -> str:
         return self.sql("scheduling", name)

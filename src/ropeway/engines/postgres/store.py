@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -38,6 +39,9 @@ DEADLOCK_TRIES = 3
 #: How many days ahead partitions are made.
 DAYS_AHEAD = 14
 
+#: Seconds for which partitions that were seen to be there are relied on.
+PARTITIONS_KNOWN = 43_200.0
+
 
 class PostgresStore:
     """Connections by kind of work, and the named statements of `sql/`, ready for one schema."""
@@ -71,7 +75,7 @@ class PostgresStore:
         clock = sqlfile.fill(TEST_CLOCK, {"schema": schema}) if test_clock else REAL_CLOCK
         self.holes = {"schema": schema, "now": clock}
         #: One connection each, made when first used: a claim never waits behind a report, a heartbeat never behind
-        #: a chore, a job without a key never behind a held key.
+        #: a chore, a job without a key never behind a held key, a request's admission never behind any of them.
         self.claims = Channel(self.address)
         self.outcomes = Channel(self.address)
         self.inserts = Channel(self.address)
@@ -81,6 +85,7 @@ class PostgresStore:
         self.notes = Channel(self.address)
         self.chores = Channel(self.address)
         self.reads = Channel(self.address)
+        self.access = Channel(self.address)
         #: What handlers write in transactions of their own, for as long as each takes.
         self.handlers = Pool(self.address)
         self.cursors = LaneCursors(sweep_budget)
@@ -89,6 +94,8 @@ class PostgresStore:
         listen = self.address if listen_url is None else Address.parse(listen_url)
         self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
         self._partitions = asyncio.Lock()
+        self._partitions_seen = time.monotonic()
+        self._secrets: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
 
     def require(self, capability: Capability) -> None:
@@ -112,6 +119,15 @@ class PostgresStore:
     async def now(self) -> datetime:
         now: datetime = await self.reads.value(sqlfile.fill("SELECT {now}", self.holes), writes=False)
         return now
+
+    async def secret(self) -> bytes:
+        return bytes.fromhex(await self.stored_secret("secret"))
+
+    async def stored_secret(self, name: str) -> str:
+        """A secret that was made with the store, read once."""
+        if name not in self._secrets:
+            self._secrets[name] = await self.reads.value(self.sql("inspecting", "secret"), name, writes=False)
+        return self._secrets[name]
 
     async def clock_for(self, *times: datetime | None) -> datetime:
         """A clock to check the horizon of `times` with: the host's, unless one of them comes near the horizon."""
@@ -144,7 +160,14 @@ class PostgresStore:
                 today - timedelta(days=1),
                 today + timedelta(days=self.days_ahead),
             )
+            self._partitions_seen = time.monotonic()
             return made
+
+    async def expect_partitions(self) -> None:
+        """Before a statement of someone else's transaction, which a missing partition would break: nothing of it
+        can be repeated here. So they are looked at again long before those made ahead run out."""
+        if time.monotonic() - self._partitions_seen > PARTITIONS_KNOWN:
+            await self.ensure_partitions()
 
     async def close(self) -> None:
         for task in self._background:
@@ -162,6 +185,7 @@ class PostgresStore:
             self.notes,
             self.chores,
             self.reads,
+            self.access,
         ):
             await channel.close()
         await self.handlers.close()

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from ropeway.core.errors import KeyInFlight, RopewayError, Unavailable
-from ropeway.core.job import DEFAULT_TENANT, DEFAULT_TIMEOUT, NewJob
+from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.states import State
 from ropeway.core.unique import KeyKind, unique_key
 from ropeway.engines.batching import check_batch, mismatch
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.connection import Channel
-from ropeway.engines.postgres.fields import folded, rare_fields
+from ropeway.engines.postgres.fields import Submission, folded, insert_arrays, insert_values, is_bare, sparse
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Enqueued
 from ropeway.runtime.coalesce import Coalescer
@@ -38,14 +37,6 @@ CALLER_LOCK_TIMEOUT = 2.0
 
 #: How many callers of one engine do so at once, each on a connection of its own.
 WAITERS = 4
-
-
-class Submission(NamedTuple):
-    """One job on its way in."""
-
-    tenant: str
-    job: NewJob
-    id: UUID
 
 
 #: One caller's single job, before it has an id.
@@ -96,6 +87,7 @@ class PostgresSubmitting(PostgresStore):
     ) -> list[UUID]:
         times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
         check_batch(jobs, await self.clock_for(*times), self.rules.max_payload_bytes)
+        await self.expect_partitions()
         return await transactional.enqueue(connection, self.schema, jobs, tenant, self.rules.idempotency_window)
 
     def enqueue_in_sync(
@@ -118,15 +110,23 @@ class PostgresSubmitting(PostgresStore):
         return [await _alone(self._insert_plain([submission])) for submission in batch]
 
     async def _insert_plain(self, batch: Sequence[Submission]) -> list[Enqueued]:
-        if len(batch) == 1 and _is_bare(batch[0].job):
-            statement, arguments = "insert_job", _values(batch[0])
+        if len(batch) == 1 and is_bare(batch[0].job):
+            answers = [await self._insert_bare(batch[0])]
         else:
-            statement, arguments = "insert_jobs", (*insert_arrays(batch), False)
-        now: datetime = await self.with_partitions(
-            lambda: self.inserts.value(self.sql("submitting", statement), *arguments)
-        )
+            arguments = (*insert_arrays(batch), False)
+            (row,) = await self.with_partitions(
+                lambda: self.inserts.fetch(self.sql("submitting", "add_jobs"), *arguments)
+            )
+            answers = taken(batch, row)
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
-        return [Enqueued(s.id, _state(s.job, now)) for s in batch]
+        return answers
+
+    async def _insert_bare(self, submission: Submission) -> Enqueued:
+        arguments = insert_values(submission)
+        now: datetime = await self.with_partitions(
+            lambda: self.inserts.value(self.sql("submitting", "insert_job"), *arguments)
+        )
+        return Enqueued(submission.id, State.QUEUED, created_at=now, run_at=now)
 
     async def _flush_keyed(self, calls: Sequence[Call]) -> Sequence[Enqueued | Exception]:
         """One flush for all callers; if a key is held by someone's open transaction, one by one.
@@ -170,28 +170,29 @@ class PostgresSubmitting(PostgresStore):
         lock_timeout: float,
         channel: Channel | None = None,
     ) -> list[Enqueued | Exception]:
-        rows = await self.with_partitions(
+        answers = await self.with_partitions(
             lambda: self._keyed_transaction(channel or self.keyed, batch, lock_timeout, all_or_none)
         )
-        now = next((row["at"] for row in rows if row["job_id"] is None), None)
-        known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
-        self.wakeups.signal({(s.tenant, s.job.queue) for s in batch if s.id not in known})
-        return [_keyed_answer(submission, known.get(submission.id), now) for submission in batch]
+        stored = {answer.id for answer in answers if isinstance(answer, Enqueued) and not answer.deduplicated}
+        self.wakeups.signal({(s.tenant, s.job.queue) for s in batch if s.id in stored})
+        return answers
 
     async def _keyed_transaction(
         self, channel: Channel, batch: Sequence[Submission], lock_timeout: float, all_or_none: bool
-    ) -> list[asyncpg.Record]:
-        """A row per job that a key keeps out, and one with the time; with `all_or_none` a mismatch undoes all."""
-        statement = self.sql("submitting", "insert_keyed_jobs")
+    ) -> list[Enqueued | Exception]:
+        """An answer per job, in order; with `all_or_none` a mismatch undoes all."""
+        statement = self.sql("submitting", "add_keyed_jobs")
         try:
             if len(_rounds(batch)) == 1:
                 # The usual case, in one round trip: the function itself refuses the whole for one mismatch.
-                return await channel.fetch(statement, *self._keyed_arguments(batch, all_or_none, lock_timeout))
+                rows = await channel.fetch(statement, *self._keyed_arguments(batch, all_or_none, lock_timeout))
+                known = _answers(batch, rows)
+                return [known[submission.id] for submission in batch]
             async with channel.transaction() as connection:
-                rows = await self._insert_rounds(connection, batch, lock_timeout)
-                refused = {row["job_id"] for row in rows if row["mismatch"]} if all_or_none else set()
-                if refused:
-                    raise mismatch(next(i for i, submission in enumerate(batch) if submission.id in refused))
+                answers = await self._insert_rounds(connection, batch, lock_timeout)
+                refused = next((i for i, answer in enumerate(answers) if isinstance(answer, Exception)), None)
+                if all_or_none and refused is not None:
+                    raise mismatch(refused)
         except Unavailable as error:
             if is_held(error):
                 raise in_flight() from error
@@ -200,24 +201,23 @@ class PostgresSubmitting(PostgresStore):
             if error.sqlstate == "RW422":
                 raise mismatch([str(submission.id) for submission in batch].index(str(error.detail))) from None
             raise
-        return rows
+        return answers
 
     async def insert_unique_in(
         self, connection: asyncpg.Connection[asyncpg.Record], batch: Sequence[Submission]
     ) -> list[Enqueued]:
-        """Store unique jobs that are due now, in the caller's transaction."""
-        rows = await self._insert_rounds(connection, batch, FLUSH_LOCK_TIMEOUT)
-        known = {row["job_id"]: row for row in rows if row["job_id"] is not None}
-        return [_raised(_keyed_answer(submission, known.get(submission.id), None)) for submission in batch]
+        """Store unique jobs in the caller's transaction."""
+        return [_raised(answer) for answer in await self._insert_rounds(connection, batch, FLUSH_LOCK_TIMEOUT)]
 
     async def _insert_rounds(
         self, connection: asyncpg.Connection[asyncpg.Record], batch: Sequence[Submission], lock_timeout: float
-    ) -> list[asyncpg.Record]:
-        statement = self.sql("submitting", "insert_keyed_jobs")
-        rows: list[asyncpg.Record] = []
+    ) -> list[Enqueued | Exception]:
+        statement = self.sql("submitting", "add_keyed_jobs")
+        answers: dict[UUID, Enqueued | Exception] = {}
         for part in _rounds(batch):
-            rows += await connection.fetch(statement, *self._keyed_arguments(part, False, lock_timeout))
-        return rows
+            rows = await connection.fetch(statement, *self._keyed_arguments(part, False, lock_timeout))
+            answers.update(_answers(part, rows))
+        return [answers[submission.id] for submission in batch]
 
     def _keyed_arguments(
         self, batch: Sequence[Submission], all_or_none: bool, lock_timeout: float
@@ -240,55 +240,7 @@ class PostgresSubmitting(PostgresStore):
         if not rows:
             return ([],) * 7
         columns = [list(column) for column in zip(*rows, strict=True)]
-        return (folded(columns[0]), folded(columns[1]), *columns[2:6], _sparse(columns[6]))
-
-
-def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:
-    """A batch as the arrays of `insert_jobs`."""
-    jobs = [submission.job for submission in batch]
-    return (
-        folded([submission.tenant for submission in batch]),
-        [submission.id for submission in batch],
-        folded([job.type for job in jobs]),
-        folded([job.queue for job in jobs]),
-        folded([job.priority for job in jobs]),
-        folded([job.max_attempts for job in jobs]),
-        [job.payload.decode() for job in jobs],
-        _sparse([job.run_at for job in jobs]),
-        _sparse([job.delay for job in jobs]),
-        _sparse([job.idempotency_key for job in jobs]),
-        _sparse([_options(job) for job in jobs]),
-    )
-
-
-def _values(submission: Submission) -> tuple[Any, ...]:
-    """A bare job as the arguments of `insert_job`."""
-    tenant, job, id = submission
-    return (tenant, id, job.type, job.queue, job.priority, job.max_attempts, job.payload.decode())
-
-
-def _is_bare(job: NewJob) -> bool:
-    """Whether a job without keys is due at once and sets nothing that few jobs set."""
-    return job.run_at is None and job.delay is None and _options(job) is None
-
-
-def _sparse(values: list[Any]) -> list[Any]:
-    """A column that may be NULL; nothing at all when it is NULL throughout."""
-    return [] if values.count(None) == len(values) else values
-
-
-def _options(job: NewJob) -> str | None:
-    """The rare fields of a job as JSON; None for most jobs."""
-    if (
-        job.timeout == DEFAULT_TIMEOUT
-        and job.retry is None
-        and job.expires_at is None
-        and job.expires_in is None
-        and not job.tags
-        and not job.headers
-    ):
-        return None
-    return msgspec.json.encode(rare_fields(job)).decode()
+        return (folded(columns[0]), folded(columns[1]), *columns[2:6], sparse(columns[6]))
 
 
 def _rounds(batch: Sequence[Submission]) -> list[list[Submission]]:
@@ -317,23 +269,39 @@ def _key_names(submission: Submission) -> list[tuple[str, str, str]]:
     return names
 
 
-def _keyed_answer(
-    submission: Submission, known: asyncpg.Record | None, now: datetime | None
-) -> Enqueued | Exception:
-    if known is None:
-        return Enqueued(submission.id, _state(submission.job, now))
-    if known["mismatch"]:
+def _answers(batch: Sequence[Submission], rows: Sequence[asyncpg.Record]) -> dict[UUID, Enqueued | Exception]:
+    """What the rows of `add_keyed_jobs` say to each job of the batch, by its id."""
+    answers: dict[UUID, Enqueued | Exception] = {
+        row["job_id"]: _known_answer(row) for row in rows if row["job_id"] is not None
+    }
+    new = [submission for submission in batch if submission.id not in answers]
+    for row in rows:
+        if row["job_id"] is None:
+            answers.update((answer.id, answer) for answer in taken(new, row))
+    return answers
+
+
+def _known_answer(row: asyncpg.Record) -> Enqueued | Exception:
+    if row["mismatch"]:
         return mismatch(0)
-    state = known["known_state"]
-    return Enqueued(known["known_id"], None if state is None else State(state), deduplicated=True)
+    state = row["known_state"]
+    return Enqueued(row["known_id"], None if state is None else State(state), deduplicated=True)
 
 
-def _state(job: NewJob, now: datetime | None) -> State:
+def taken(batch: Sequence[Submission], row: asyncpg.Record) -> list[Enqueued]:
+    """The answers to jobs that were stored together: when, and the place of each."""
+    at: datetime = row["taken_at"]
+    return [
+        Enqueued(submission.id, _state(submission.job, at), created_at=at, run_at=place)
+        for submission, place in zip(batch, row["places"], strict=True)
+    ]
+
+
+def _state(job: NewJob, now: datetime) -> State:
     """The state of a job that was just stored, by the engine's clock."""
     if job.delay is not None:
         return State.SCHEDULED if timedelta(seconds=job.delay) > timedelta() else State.QUEUED
-    ahead = job.run_at is not None and now is not None and job.run_at > now
-    return State.SCHEDULED if ahead else State.QUEUED
+    return State.SCHEDULED if job.run_at is not None and job.run_at > now else State.QUEUED
 
 
 async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | Exception:

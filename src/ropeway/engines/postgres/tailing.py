@@ -11,20 +11,32 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
+from datetime import date
 from typing import NamedTuple
 from uuid import UUID
 
+import asyncpg
 import msgspec
 from msgspec.structs import replace
 
-from ropeway.core.errors import BadCursor, PositionExpired
+from ropeway.core.errors import BadCursor, EngineError, PositionExpired
 from ropeway.core.events import Event, EventPage
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.postgres.rows import stored_event
 from ropeway.engines.postgres.store import PostgresStore
 
+log = logging.getLogger("ropeway.events")
+
 #: Ids looked at per statement: bounds the sort when a reader is far behind.
 STRIDE = 50_000
+
+#: Open transactions no further apart than this are looked for together.
+SAME_RANGE = 1_000
+LAST_TRANSACTION = 2**63 - 1
+
+#: Events that a reader may find at the end of the log before it sees to it that they are found by their index.
+SUMMARISE_EVERY = 5_000
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +64,10 @@ class Bounds(NamedTuple):
 
 
 class PostgresTailing(PostgresStore):
-    _position_secret: bytes | None = None
+    #: The id up to which the log is summarised, and the day and page of it to go on from.
+    _summarised_to = 0
+    _summarised_page = (date.min, 0)
+    _summarising = False
 
     async def events_of(self, id: UUID, *, tenant: str = DEFAULT_TENANT) -> list[Event]:
         rows = await self.reads.fetch(self.sql("inspecting", "events_of"), tenant, id, writes=False)
@@ -81,16 +96,34 @@ class PostgresTailing(PostgresStore):
                 looked = True
                 (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
                 at = replace(at, upto=end["snapshot"], upto_high=end["high"], last=0)
+                self._keep_up(end["high"])
             at, found = await self._step(at, limit - len(events), bounds)
             events += [event for event in found if tenant is None or event.tenant == tenant]
         return EventPage(events, _encode(at, secret))
 
     async def _secret(self) -> bytes:
         """What signs positions: kept in the store, so that every process takes the positions of the others."""
-        if self._position_secret is None:
-            text: str = await self.reads.value(self.sql("inspecting", "position_secret"), writes=False)
-            self._position_secret = text.encode()
-        return self._position_secret
+        return (await self.stored_secret("position_secret")).encode()
+
+    def _keep_up(self, high: int) -> None:
+        """Have what was appended summarised, beside the calls, now that the log has grown up to `high`."""
+        if high - self._summarised_to >= SUMMARISE_EVERY and not self._summarising:
+            self._summarising = True
+            self.in_background(self._summarise(high))
+
+    async def _summarise(self, high: int) -> None:
+        try:
+            today = (await self.now()).date()
+            day, page = self._summarised_page
+            start = page if day == today else 0
+            page = await self.chores.value(self.sql("inspecting", "summarise"), start)
+            self._summarised_page = (today, page)
+        except (EngineError, asyncpg.PostgresError) as error:
+            # The tail is complete without it, only slower: most likely this user does not own the tables.
+            log.debug("the event log could not be summarised: %s", error)
+        finally:
+            self._summarised_to = high
+            self._summarising = False
 
     async def log_bounds(self) -> Bounds:
         """Where the log begins. Notices that the store was copied into another cluster, and notes it there."""
@@ -102,13 +135,13 @@ class PostgresTailing(PostgresStore):
 
     async def _step(self, at: Position, limit: int, bounds: Bounds) -> tuple[Position, list[Event]]:
         """Read one stride of what lies between the two snapshots of `at`."""
-        xmax, open_then = _snapshot(at.seen)
+        froms, tos = _unseen(at.seen)
         # Late commits may have any id, so the first stride starts at the beginning.
         start = max(at.last, bounds.restored)
         stop = min(max(start, at.seen_high, bounds.pruned) + STRIDE, at.upto_high)
         rows = await self.reads.fetch(
             self.sql("inspecting", "tail"),
-            at.seen, at.upto, start, stop, open_then, xmax, limit, writes=False,
+            at.seen, at.upto, start, stop, froms, tos, limit, writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
         last = rows[-1]["id"] if len(rows) == limit else stop
@@ -130,10 +163,18 @@ def _check_reach(at: Position, bounds: Bounds) -> None:
         )
 
 
-def _snapshot(text: str) -> tuple[int, list[int]]:
-    """xmax and the open transactions of a `pg_snapshot` in text form: xmin:xmax:xip,xip."""
-    _, xmax, open_then = text.split(":")
-    return int(xmax), [int(xid) for xid in open_then.split(",") if xid]
+def _unseen(snapshot: str) -> tuple[list[int], list[int]]:
+    """Ranges that hold the transactions a `pg_snapshot` (in text form xmin:xmax:xip,xip) did not see: those that
+    were open, the ones close together in one range, and all from its xmax on."""
+    _, xmax, open_then = snapshot.split(":")
+    froms, tos = [int(xmax)], [LAST_TRANSACTION]
+    for xid in sorted((int(xid) for xid in open_then.split(",") if xid), reverse=True):
+        if froms[-1] - xid <= SAME_RANGE:
+            froms[-1] = xid
+        else:
+            froms.append(xid)
+            tos.append(xid)
+    return froms, tos
 
 
 def _encode(position: Position, secret: bytes) -> str:

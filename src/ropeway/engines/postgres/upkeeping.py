@@ -10,7 +10,9 @@ import asyncpg
 from ropeway.core.outcome import Lost
 from ropeway.core.states import State
 from ropeway.engines.postgres.attending import PostgresAttending
+from ropeway.engines.postgres.auditing import PostgresAuditing
 from ropeway.engines.postgres.connection import Channel
+from ropeway.engines.postgres.limiting import PostgresLimiting
 from ropeway.engines.postgres.rows import stored_job
 from ropeway.engines.postgres.takeback import announce, change_for, take_back
 from ropeway.engines.postgres.transitions import apply_transitions
@@ -52,7 +54,7 @@ _PARENTS = {
 }
 
 
-class PostgresUpkeeping(PostgresAttending):
+class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing):
     _audited = _FIRST
 
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
@@ -88,7 +90,9 @@ class PostgresUpkeeping(PostgresAttending):
 
     async def prune(self) -> Pruned:
         await self.forget_absent()
+        await self.forget_buckets()
         now = await self.now()
+        await self.prune_actions(now)
         await self.ensure_partitions()
         jobs = 0
         # Detaching needs a connection without a transaction, and must not hold up the chores of others.

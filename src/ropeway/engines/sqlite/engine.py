@@ -15,6 +15,7 @@ from ropeway.engines.sqlite.lines import SqliteLines
 from ropeway.engines.sqlite.opening import Durability
 from ropeway.engines.sqlite.operating import SqliteOperating
 from ropeway.engines.sqlite.scheduling import SqliteScheduling
+from ropeway.engines.sqlite.tenancy import SqliteTenancy
 from ropeway.engines.sqlite.upkeeping import SqliteUpkeeping
 from ropeway.runtime.clock import Clock
 
@@ -29,12 +30,15 @@ class SqliteEngine(
     SqliteLines,
     SqliteOperating,
     SqliteInspecting,
+    SqliteTenancy,
     WithoutTransactions,
 ):
     """`sqlite:///path`: the default. What was accepted survives kill -9 and, unless relaxed, power loss."""
 
     name = "sqlite"
-    capabilities: frozenset[Capability] = frozenset({Capability.DURABLE, Capability.SHARED})
+    capabilities: frozenset[Capability] = frozenset(
+        {Capability.DURABLE, Capability.SHARED, Capability.UPKEEP, Capability.TENANCY}
+    )
     durability: Literal["full", "relaxed", "none"]
 
     def __init__(

@@ -22,7 +22,7 @@ SQL = statements("ropeway.engines.sqlite", "sql/inspecting.sql")
 #: Up to here jobs of a state are sorted rather than looked for among all others.
 FEW = 20_000
 
-_PLAIN = ("queue", "type", "idempotency_key", "worker_id", "error", "reason", "tag")
+_PLAIN = ("queue", "type", "idempotency_key", "worker_id", "error", "reason", "tag", "priority")
 _TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 
 

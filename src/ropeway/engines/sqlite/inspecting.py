@@ -7,18 +7,26 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from ropeway.core import query
 from ropeway.core.errors import BadCursor, PositionExpired
 from ropeway.core.events import Event, EventPage
 from ropeway.core.job import DEFAULT_TENANT, Job
-from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueStats
+from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, QueueStats
 from ropeway.core.states import TERMINAL_STATES, State
 from ropeway.engines.sqlite.finding import SQL, Question, by_ids, page
-from ropeway.engines.sqlite.rows import micros, stored_events, stored_jobs
+from ropeway.engines.sqlite.operating import settings_of
+from ropeway.engines.sqlite.rows import micros, seconds, stored_events, stored_jobs
 from ropeway.engines.sqlite.store import SqliteStore
 
 #: No position in the log has more digits.
 _MAX_DIGITS = 18
+
+#: So many of the newest events, of all tenants, tell the rates of queues. If they span less than a minute, their
+#: rate is taken for a minute's; they are never taken to span less than this, in microseconds.
+RATE_EVENTS = 10_000
+MIN_RATE_SPAN = 1_000_000
 
 
 class SqliteInspecting(SqliteStore):
@@ -93,10 +101,31 @@ class SqliteInspecting(SqliteStore):
             names = [name for (name,) in db.execute(SQL["queues"], of_tenant) if queues is None or name in queues]
             paused = {name for (name,) in db.execute(SQL["paused"], of_tenant)}
             running = dict(db.execute(SQL["count_running"], of_tenant).fetchall())
+            settings = settings_of(db, tenant)
+            rates = _rates(db, tenant, now) if names else {}
             return [
-                _stats(db, tenant, name, paused=name in paused, running=running.get(name, 0), cap=cap, now=now)
+                replace(
+                    _stats(db, tenant, name, running=running.get(name, 0), cap=cap, now=now),
+                    paused=name in paused,
+                    enqueued_per_minute=rates.get(name, (0.0, 0.0))[0],
+                    finished_per_minute=rates.get(name, (0.0, 0.0))[1],
+                    settings=settings.get(name, QueueSettings()),
+                )
                 for name in names
             ]
+
+        return await self.read(ask)
+
+    async def place(self, id: UUID, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> Count | None:
+        asked: dict[str, Any] = {"tenant": tenant, "id": id.bytes, "now": micros(self.clock.now())}
+
+        def ask(db: sqlite3.Connection) -> Count | None:
+            row = db.execute(SQL["queued_job"], asked).fetchone()
+            if row is None:
+                return None
+            job = dict(zip(("queue", "priority", "run_at", "place"), row, strict=True))
+            (ahead,) = db.execute(SQL["ahead"], {**asked, **job, "limit": cap + 1}).fetchone()
+            return Count(min(ahead, cap), capped=ahead > cap)
 
         return await self.read(ask)
 
@@ -137,9 +166,19 @@ def _checked_position(position: str, start: int, end: int) -> int:
     return int(position)
 
 
-def _stats(
-    db: sqlite3.Connection, tenant: str, queue: str, *, paused: bool, running: int, cap: int, now: int
-) -> QueueStats:
+def _rates(db: sqlite3.Connection, tenant: str, now: int) -> dict[str, tuple[float, float]]:
+    """How many jobs of each queue came and ended in the last minute, or at the rate of the newest events."""
+    minute = seconds(query.RATE_SECONDS)
+    number, since = db.execute(SQL["newest_events"], {"limit": RATE_EVENTS}).fetchone()
+    span = minute if number < RATE_EVENTS else min(minute, max(now - since, MIN_RATE_SPAN))
+    asked = {"tenant": tenant, "since": now - minute, "limit": RATE_EVENTS}
+    return {
+        queue: (come * minute / span, gone * minute / span)
+        for queue, come, gone in db.execute(SQL["come_and_gone"], asked)
+    }
+
+
+def _stats(db: sqlite3.Connection, tenant: str, queue: str, *, running: int, cap: int, now: int) -> QueueStats:
     asked: dict[str, Any] = {"tenant": tenant, "queue": queue, "now": now, "limit": cap + 1}
     (queued, oldest) = db.execute(SQL["count_queued"], asked).fetchone()
     counts = {State.QUEUED: queued, State.RUNNING: running}
@@ -148,7 +187,7 @@ def _stats(
         (counts[state],) = db.execute(SQL["count_ended"], {**asked, "stage": state.value}).fetchone()
     return QueueStats(
         queue=queue,
-        paused=paused,
+        paused=False,
         counts={state: min(number, cap) for state, number in counts.items() if number},
         counts_capped=any(number > cap for number in counts.values()),
         oldest_age_seconds=None if oldest is None else (now - oldest) / 1_000_000,

@@ -103,13 +103,17 @@ class SqliteLeasing(SqliteSettling):
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
+        keep: Collection[UUID] = (),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
+        kept = {token.bytes for token in keep}
+
         def end(tx: Transaction, _: None) -> list[Rescued]:
             held = tx.db.execute(SQL["owned_grants"], {"owner": owner.bytes, "tenant": tenant}).fetchall()
             return [
                 rescued
                 for token, *_ in held
+                if token not in kept
                 for rescued in take_back(tx, token, started, lost, self.rules.decisions)
             ]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from ropeway.core.errors import NotFound, RopewayError
 from ropeway.core.fields import check_name
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.query import JobFilter, RedriveReport
+from ropeway.core.query import JobFilter, QueueSettings, RedriveReport
 from ropeway.core.states import CancelReason, EventName, State, Verb
 from ropeway.engines import operating
 from ropeway.engines.protocol import Changed
@@ -154,6 +157,28 @@ class SqliteOperating(SqliteStore):
             tx.woken.add((tenant, queue))
 
         await self.write(one_by_one(resume), None)
+
+    async def queue_settings(self, *, tenant: str = DEFAULT_TENANT) -> dict[str, QueueSettings]:
+        return await self.read(lambda db: settings_of(db, tenant))
+
+    async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
+        asked = {"tenant": tenant, "queue": check_name(queue, "queue"), **asdict(settings)}
+        # A queue that is set to the defaults is like any other queue again.
+        statement = SQL["clear_settings" if settings == QueueSettings() else "keep_settings"]
+
+        def keep(tx: Transaction, _: None) -> None:
+            tx.db.execute(statement, asked)
+
+        await self.write(one_by_one(keep), None)
+
+
+def settings_of(db: sqlite3.Connection, tenant: str) -> dict[str, QueueSettings]:
+    """The queues of a tenant that were given settings, by name."""
+    rows = db.execute(SQL["settings"], {"tenant": tenant})
+    return {
+        queue: QueueSettings(depth_limit, bool(require_key), lease_seconds)
+        for queue, depth_limit, require_key, lease_seconds in rows
+    }
 
 
 def _target(tx: Transaction, tenant: str, id: UUID) -> Target | None:

@@ -64,6 +64,9 @@ class SqliteScheduling(SqliteSubmitting):
             lambda db: firing.readable(named(db, SQL["schedules"], {"tenant": tenant}), _schedule, self.complaints)
         )
 
+    async def get_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
+        return await self.read(lambda db: _the_schedule(db, tenant, name))
+
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         def pause(tx: Transaction, _: None) -> Schedule:
             # Read first: what is refused here undoes nothing of what other calls wrote in this transaction.

@@ -14,7 +14,7 @@ from ropeway.engines.batching import check_batch
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.sqlfile import statements
 from ropeway.engines.sqlite.keys import KeyRing, Keys, Taken, keys_of
-from ropeway.engines.sqlite.rows import micros, seconds, text
+from ropeway.engines.sqlite.rows import micros, moment, seconds, text
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction
 from ropeway.runtime.ids import uuid7s
@@ -75,6 +75,7 @@ class _Batch:
         self._place: int = self._last_place
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._noted: list[tuple[str, int]] = []
+        self._now = moment(tx.now)
 
     def add_keyed(self, call: Submission, keys: Sequence[Keys | None], ids: Sequence[UUID]) -> list[Enqueued]:
         """Add what no key keeps out. Everything is decided before anything is added: all or none."""
@@ -136,7 +137,9 @@ class _Batch:
             self._groups.pop(shape).write(self._tx)
         if job.idempotency_key is not None:
             self._noted.append((job.idempotency_key, self._place))
-        return Enqueued(id, State.SCHEDULED if run_at > now else State.QUEUED)
+        if run_at == now:
+            return Enqueued(id, State.QUEUED, False, self._now, self._now)
+        return Enqueued(id, State.SCHEDULED, False, self._now, moment(run_at))
 
     def write(self) -> None:
         """Everything that was added, and the events that tell of it."""

@@ -13,7 +13,9 @@ from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 from ropeway.engines.sqlfile import statements
 from ropeway.engines.sqlite.attending import SqliteAttending
+from ropeway.engines.sqlite.auditing import SqliteAuditing
 from ropeway.engines.sqlite.finding import Question
+from ropeway.engines.sqlite.limiting import SqliteLimiting
 from ropeway.engines.sqlite.operating import Target, cancel_job, delete_places
 from ropeway.engines.sqlite.rows import micros, stored_jobs, text
 from ropeway.engines.sqlite.transitions import take_back
@@ -28,7 +30,7 @@ LONG_WAIT = 1.0
 BATCH = 500
 
 
-class SqliteUpkeeping(SqliteAttending):
+class SqliteUpkeeping(SqliteAttending, SqliteLimiting, SqliteAuditing):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         asked = time.monotonic()
 
@@ -77,6 +79,8 @@ class SqliteUpkeeping(SqliteAttending):
 
     async def prune(self) -> Pruned:
         await self.forget_absent()
+        await self.forget_buckets()
+        await self.prune_actions()
         jobs = 0
         last = {"tenant": "", "stage": "", "queue": ""}
         while (ended := await self._next_ended(last)) is not None:

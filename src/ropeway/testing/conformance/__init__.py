@@ -12,6 +12,7 @@ The tests are coroutines; `tests/conftest.py` of Ropeway shows the few lines tha
 """
 
 from ropeway.testing.conformance.attending import TestAttendance
+from ropeway.testing.conformance.auditing import TestActions
 from ropeway.testing.conformance.capabilities import (
     TestDeclarations,
     TestHandlersTransaction,
@@ -23,6 +24,7 @@ from ropeway.testing.conformance.events import TestHistory, TestLog, TestTail
 from ropeway.testing.conformance.grants import TestEndOfAnOwner, TestHeartbeats, TestOwners, TestRescue
 from ropeway.testing.conformance.inspecting import TestCounts, TestFind, TestGet, TestPages, TestProgress
 from ropeway.testing.conformance.leasing import TestCounters, TestDueTimes, TestLeaseCalls
+from ropeway.testing.conformance.limiting import TestBuckets
 from ropeway.testing.conformance.lines import TestLines
 from ropeway.testing.conformance.operating import (
     TestCancel,
@@ -32,8 +34,16 @@ from ropeway.testing.conformance.operating import (
     TestRedrive,
     TestReschedule,
 )
-from ropeway.testing.conformance.order import TestAgeing, TestPlaceInLine, TestPriority, TestSeveralQueues
+from ropeway.testing.conformance.order import (
+    TestAgeing,
+    TestPlace,
+    TestPlaceInLine,
+    TestPriority,
+    TestSeveralQueues,
+)
+from ropeway.testing.conformance.queues import TestQueueSettings, TestRates
 from ropeway.testing.conformance.races import (
+    TestAccessRaces,
     TestClaimRaces,
     TestKeyRaces,
     TestLineRaces,
@@ -65,11 +75,15 @@ from ropeway.testing.conformance.submitting import (
     TestWhatIsKept,
 )
 from ropeway.testing.conformance.table import TestTable
+from ropeway.testing.conformance.tenancy import TestKeys, TestRotation, TestSecret, TestTenants, TestWithoutTenancy
 
 __all__ = [
+    "TestAccessRaces",
+    "TestActions",
     "TestAgeing",
     "TestAttendance",
     "TestBatches",
+    "TestBuckets",
     "TestCancel",
     "TestChangesOfTheClock",
     "TestClaimRaces",
@@ -92,6 +106,7 @@ __all__ = [
     "TestIdempotencyKeys",
     "TestKeptSchedules",
     "TestKeyRaces",
+    "TestKeys",
     "TestLeaseCalls",
     "TestLineRaces",
     "TestLines",
@@ -102,15 +117,20 @@ __all__ = [
     "TestOwners",
     "TestPages",
     "TestPause",
+    "TestPlace",
     "TestPlaceInLine",
     "TestPriority",
     "TestProgress",
     "TestPrune",
     "TestPrunedEvents",
     "TestPrunedKeys",
+    "TestQueueSettings",
+    "TestRates",
     "TestRedrive",
     "TestReschedule",
     "TestRescue",
+    "TestRotation",
+    "TestSecret",
     "TestSettlingRaces",
     "TestSeveralQueues",
     "TestShared",
@@ -119,6 +139,7 @@ __all__ = [
     "TestSuccess",
     "TestTable",
     "TestTail",
+    "TestTenants",
     "TestTimes",
     "TestTransactionalCompletion",
     "TestTransactionalEnqueue",
@@ -126,4 +147,5 @@ __all__ = [
     "TestUnreadableSchedules",
     "TestUpkeepRaces",
     "TestWhatIsKept",
+    "TestWithoutTenancy",
 ]

@@ -425,6 +425,25 @@ class TestEndOfAnOwner:
             await subject.advance(31)
             assert await engine.rescue() == []
 
+    async def test_an_owner_that_missed_an_answer_gives_back_what_it_does_not_know_of(
+        self, harness: Harness
+    ) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            by = worker()
+            wanted = await enqueue_many(engine, 3)
+            known, also_known = [await lease_one(engine, by=by) for _ in range(2)]
+            missed = await lease_one(engine, by=by)
+            keep = [known.lease.token, also_known.lease.token]
+            async with nothing_changes(engine, *wanted[:2]):
+                rescued = await engine.end_grants(by.owner, started=(), keep=keep)
+            assert [(one.id, one.state) for one in rescued] == [(missed.job.id, State.QUEUED)]
+            assert (await job_of(engine, missed.job.id)).attempts == 0
+            assert await engine.end_grants(by.owner, started=(), keep=keep) == []
+            assert await engine.heartbeat_owner(by.owner) is not None
+            for leased in (known, also_known):
+                await ack(engine, leased)
+
     async def test_another_tenants_word_counts_for_nothing(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -278,6 +278,11 @@ async def midnight(engine: Engine, days: int = 1) -> datetime:
     return today + timedelta(days=days)
 
 
+def inside_json(harness: Harness) -> bool:
+    """Whether payloads travel inside other JSON; harnesses need not say that they do not."""
+    return getattr(harness, "inside_json", False)
+
+
 async def handles(harness: Harness, subject: Subject, number: int) -> list[Engine]:
     """Handles on the subject's store: as of several processes if the engine can be shared, else the same."""
     if Capability.SHARED not in harness.capabilities:

@@ -7,10 +7,13 @@ from collections import Counter
 import msgspec
 import pytest
 
+from ropeway.core.query import Count
 from ropeway.engines.protocol import Weighted
+from ropeway.runtime import ids
 from ropeway.testing.conformance.kit import (
     DAY,
     HOUR,
+    OTHER_TENANT,
     ack,
     enqueue_many,
     enqueue_one,
@@ -119,6 +122,65 @@ class TestPlaceInLine:
             behind = await enqueue_many(engine, 2)
             await release(engine, early)
             assert await leased_ids(engine) == [early.job_id, *behind]
+
+
+class TestPlace:
+    """How many are ahead: what a claim would take before, ageing left aside."""
+
+    async def test_urgent_jobs_and_earlier_ones_are_ahead(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            given = [5, 9, 1, 5, 2, 9, 1, 7, 2, 5]
+            answers = await engine.enqueue([new_job(priority=priority) for priority in given])
+            await enqueue_many(engine, 3, queue="other")
+            places = [await engine.place(answer.id) for answer in answers]
+            order = sorted(range(len(given)), key=lambda n: (given[n], n))
+            assert places == [Count(order.index(n)) for n in range(len(given))]
+            leased = await leased_ids(engine, 4)
+            assert leased == [answers[n].id for n in order[:4]]
+            assert [await engine.place(answers[n].id) for n in order[4:]] == [Count(n) for n in range(6)]
+
+    async def test_only_what_is_due_and_free_is_in_line(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await enqueue_one(engine)
+            running = await lease_one(engine)
+            later = await enqueue_one(engine, delay=60)
+            cancelled = await enqueue_one(engine)
+            await engine.cancel([cancelled])
+            foreign = await enqueue_one(engine, tenant=OTHER_TENANT)
+            mine = await enqueue_one(engine)
+            assert await engine.place(mine) == Count(0)
+            for id in (running.job.id, later, cancelled, foreign, ids.uuid7()):
+                assert await engine.place(id) is None
+            assert await engine.place(mine, tenant=OTHER_TENANT) is None
+            assert await engine.place(foreign, tenant=OTHER_TENANT) == Count(0)
+            await release(engine, running)
+            assert await engine.place(mine) == Count(1), "a released job is where it was"
+            await subject.advance(60)
+            assert await engine.place(later) == Count(2), "a job that became due stands where its time puts it"
+            assert await engine.place(mine) == Count(1)
+            await engine.pause("default")
+            assert await engine.place(mine) == Count(1), "a paused queue keeps its order"
+
+    async def test_it_follows_what_an_operator_does(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            first, second, third = await enqueue_many(engine, 3)
+            await engine.reschedule(third, priority=1)
+            assert [await engine.place(id) for id in (third, first, second)] == [Count(0), Count(1), Count(2)]
+            await engine.reschedule(first, queue="other")
+            assert [await engine.place(id) for id in (first, second)] == [Count(0), Count(1)]
+            await engine.cancel([third])
+            await engine.redrive([third])
+            assert [await engine.place(id) for id in (third, second)] == [Count(0), Count(1)]
+
+    async def test_it_is_counted_up_to_its_cap(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            *_, last = await enqueue_many(engine, 6)
+            assert await engine.place(last, cap=5) == Count(5)
+            assert await engine.place(last, cap=4) == Count(4, capped=True)
 
 
 class TestSeveralQueues:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from ropeway.core.access import ApiKey, Limits, NewTenant
+from ropeway.core.auditlog import NewAction
 from ropeway.core.errors import ConflictError, InvalidState, LeaseLost, RopewayError
 from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
-from ropeway.core.query import JobFilter
+from ropeway.core.query import JobFilter, QueueSettings
 from ropeway.core.states import EventName, State
 from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Beat, Changed, Engine, Leased, Settled, Settlement
@@ -35,6 +40,7 @@ from ropeway.testing.conformance.kit import (
     worker,
 )
 from ropeway.testing.conformance.subject import Harness
+from ropeway.testing.conformance.tenancy import new_key, with_tenants
 
 #: How often each race is run: the schedulers of the loop and of the store decide who is first.
 ROUNDS = 10
@@ -383,6 +389,125 @@ class TestOperatorRaces:
                 assert isinstance(moved, Changed) != bool(batch.leases), "a running job was rescheduled"
                 await first.cancel([id])
                 await check_log(first, id)
+
+
+class TestAccessRaces:
+    async def test_a_bucket_gives_no_more_than_it_has(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engines = await handles(harness, subject, 4)
+
+            async def taken(wanted: float) -> float:
+                return (await engines[next(turn) % 4].take_tokens("b", wanted, rate=5, burst=20)).granted
+
+            turn = itertools.count()
+            assert sum(await asyncio.gather(*(taken(1) for _ in range(60)))) == pytest.approx(20)
+            await subject.advance(1)
+            assert sum(await asyncio.gather(*(taken(0.75) for _ in range(20)))) == pytest.approx(5)
+            total = 0.0
+            for _ in range(ROUNDS):
+                pouring = asyncio.ensure_future(subject.advance(0.5))
+                total += sum(await asyncio.gather(*(taken(1) for _ in range(20))))
+                await pouring
+            total += await taken(100)
+            assert total == pytest.approx(5 * 0.5 * ROUNDS), "what was poured in, and not a drop more"
+
+    async def test_of_two_tenants_of_one_name_one_is_made(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engines = await handles(harness, subject, 4)
+            for round in range(ROUNDS):
+                same_id = [NewTenant(id=f"id-{round}", name=f"{round}.{n}") for n in range(4)]
+                same_name = [NewTenant(id=f"{round}.{n}", name=f"name {round}") for n in range(4)]
+                for tenants in (same_id, same_name):
+                    calls = zip(engines, tenants, strict=True)
+                    answers = await _all(engine.create_tenant(tenant) for engine, tenant in calls)
+                    assert sorted(type(answer).__name__ for answer in answers) == ["NameTaken"] * 3 + ["Tenant"]
+            names = [tenant.name for tenant in await subject.engine.tenants()]
+            assert len(set(names)) == len(names) == 2 * ROUNDS + 1
+
+    async def test_of_two_tenants_that_take_a_name_one_gets_it(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engines = await handles(harness, subject, 4)
+            for n in range(4):
+                await subject.engine.create_tenant(NewTenant(id=f"t{n}", name=f"n{n}"))
+            for round in range(ROUNDS):
+                answers = await _all(
+                    engine.change_tenant(f"t{n}", name=f"new {round}") for n, engine in enumerate(engines)
+                )
+                assert sorted(type(answer).__name__ for answer in answers) == ["NameTaken"] * 3 + ["Tenant"]
+
+    async def test_changes_of_a_tenant_do_not_undo_each_other(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            first, second = await handles(harness, subject, 2)
+            await first.create_tenant(NewTenant(id="t", name="n"))
+            for round in range(ROUNDS):
+                await _both(
+                    [
+                        first.change_tenant("t", email=f"{round}@example.com"),
+                        second.change_tenant("t", limits=Limits(burst=round + 1)),
+                    ],
+                    swap=round % 2 == 1,
+                )
+                tenant = (await first.tenants())[-1]
+                assert (tenant.email, tenant.limits.burst) == (f"{round}@example.com", round + 1)
+
+    async def test_a_key_has_one_successor(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engines = await handles(harness, subject, 4)
+            for round in range(ROUNDS):
+                await subject.engine.create_key(new_key(f"old-{round}"))
+                answers = await _all(
+                    engine.rotate_key(f"old-{round}", new_key(f"{round}.{n}"), overlap=0)
+                    for n, engine in enumerate(engines)
+                )
+                assert sorted(type(answer).__name__ for answer in answers) == ["ApiKey"] + ["NotFound"] * 3
+            assert len(await subject.engine.keys()) == 2 * ROUNDS
+
+    async def test_a_revoked_key_stays_revoked_whoever_rotates_it(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                id, successor = f"old-{round}", f"new-{round}"
+                await first.create_key(new_key(id))
+                calls = [first.rotate_key(id, new_key(successor), overlap=3_600), second.revoke_key(id)]
+                rotated, revoked = await _all(calls if round % 2 else calls[::-1], swap=round % 2 == 0)
+                assert isinstance(revoked, ApiKey)
+                old = await first.find_key(id)
+                assert old is not None
+                assert old[0].revoked_at is not None
+                assert isinstance(rotated, ApiKey) == (await first.find_key(successor) is not None)
+
+    async def test_no_action_is_lost_and_no_number_is_given_twice(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engines = await handles(harness, subject, 4)
+            batches = [[NewAction("a", "b", f"{n}.{m}") for m in range(3)] for n in range(20)]
+            await asyncio.gather(*(engines[n % 4].note_actions(batch) for n, batch in enumerate(batches)))
+            found = await subject.engine.actions(limit=100)
+            assert len({action.n for action in found}) == 60
+            assert {action.target for action in found} == {one.target for batch in batches for one in batch}
+
+    async def test_settings_and_a_pause_of_one_queue_both_hold(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            first, second = await handles(harness, subject, 2)
+            for round in range(ROUNDS):
+                settings = QueueSettings(depth_limit=round + 1)
+                await _both([first.set_queue(QUEUE, settings), second.pause(QUEUE)], swap=round % 2 == 1)
+                (stats,) = await first.queue_stats()
+                assert (stats.paused, stats.settings) == (True, settings)
+                await _both([first.set_queue(QUEUE, QueueSettings()), second.resume(QUEUE)], swap=round % 2 == 1)
+                assert await first.queue_stats() == []
+
+
+async def _all(calls: Iterable[Awaitable[Any]], *, swap: bool = False) -> list[Any]:
+    """What each of the calls made at once gets, its error or its answer; `swap` gives them in reverse."""
+
+    async def told(call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except RopewayError as error:
+            return error
+
+    answers = await asyncio.gather(*(told(call) for call in calls))
+    return answers[::-1] if swap else list(answers)
 
 
 async def _both(calls: Sequence[Awaitable[Any]], *, swap: bool) -> list[Any]:

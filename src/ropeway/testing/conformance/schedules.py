@@ -14,11 +14,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from ropeway.core import cron
-from ropeway.core.errors import ConfigurationError, FieldError, NameTaken, NotFound
+from ropeway.core.errors import ConfigurationError, EngineError, FieldError, NameTaken, NotFound
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.schedule import MAX_CATCH_UP, Fired, NewSchedule, Schedule
 from ropeway.core.states import EventName, State
 from ropeway.core.unique import Unique
+from ropeway.engines.capabilities import Capability
 from ropeway.engines.protocol import Engine
 from ropeway.testing.conformance.kit import (
     HOUR,
@@ -298,10 +299,13 @@ class TestUnreadableSchedules:
                 answers: list[Any] = [
                     *await asyncio.gather(engine.run_schedule("report"), return_exceptions=True),
                     *await asyncio.gather(engine.pause_schedule("report", True), return_exceptions=True),
+                    *await asyncio.gather(engine.get_schedule("report"), return_exceptions=True),
                 ]
                 refused = [answer for answer in answers if isinstance(answer, BaseException)]
+                # A server's clients cannot put its host right: to them it is unavailable.
+                kind = ConfigurationError if Capability.UPKEEP in harness.capabilities else EngineError
                 for error in refused:
-                    assert isinstance(error, ConfigurationError), error
+                    assert isinstance(error, kind), error
                     assert str(error) == (
                         "the schedule 'report' cannot be read here: unknown time zone 'Europe/Paris' "
                         "(install the time zone database here, the package tzdata; or replace or delete the "
@@ -309,6 +313,11 @@ class TestUnreadableSchedules:
                     )
             paused = not isinstance(answers[1], BaseException)
             assert (await the_schedule(engine)).spec.paused is paused, "a refusal changes nothing"
+            assert await engine.get_schedule("report") == await the_schedule(engine)
+            with pytest.raises(NotFound):
+                await engine.get_schedule("report", tenant="other")
+            with pytest.raises(NotFound):
+                await engine.get_schedule("reports")
             with _without_zone("Europe/Paris"):
                 await engine.delete_schedule("report")
                 with pytest.raises(NotFound):

@@ -28,6 +28,7 @@ from ropeway.testing.conformance.kit import (
     enqueue_many,
     enqueue_one,
     forged,
+    inside_json,
     job_of,
     lease_one,
     lease_some,
@@ -75,7 +76,8 @@ class TestSuccess:
             first, second = await lease_some(engine)
             await ack(engine, first)
             await ack(engine, second, b"null")
-            assert [(await job_of(engine, id)).result for id in wanted] == [None, b"null"]
+            null = None if inside_json(harness) else b"null"
+            assert [(await job_of(engine, id)).result for id in wanted] == [None, null]
 
     @pytest.mark.parametrize(
         ("result", "kept"),

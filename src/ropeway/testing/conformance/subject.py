@@ -34,7 +34,11 @@ class Subject(Protocol):
 
 
 class Harness(Protocol):
-    """How the suite gets its subjects: one per engine, given by the fixture `harness`."""
+    """How the suite gets its subjects: one per engine, given by the fixture `harness`.
+
+    A harness may also say `inside_json = True`: payloads and results travel inside other JSON, through HTTP, so
+    that white space round them is not part of them, and the result null is no result.
+    """
 
     name: str
     capabilities: frozenset[Capability]

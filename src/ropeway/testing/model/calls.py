@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
 from ropeway.core.payload import JobError
-from ropeway.core.query import JobFilter
+from ropeway.core.query import JobFilter, QueueSettings
 from ropeway.core.states import DeadReason, State
 from ropeway.core.unique import Unique
 from ropeway.testing.model.program import DAY, QUEUES, WORKERS, Call
@@ -165,6 +165,18 @@ _CALLS: tuple[tuple[int, st.SearchStrategy[Call]], ...] = (
             "pause", tenant=_tenants, queue=st.sampled_from(QUEUES), paused=st.sampled_from((False, False, True))
         ),
     ),
+    (
+        1,
+        _call(
+            "set_queue",
+            tenant=_tenants,
+            queue=_queues,
+            settings=st.sampled_from(
+                (QueueSettings(), QueueSettings(depth_limit=1), QueueSettings(None, True, 5.0))
+            ),
+        ),
+    ),
+    (1, _call("place", job=_ago, more=st.integers(0, 3))),
     (1, _call("trespass", job=_ago)),
     (1, _call("trespass_with_a_ticket", lease=_ago, outcome=_outcomes)),
     (1, _call("trespass_with_a_ticket", stale=_ago, outcome=_outcomes)),

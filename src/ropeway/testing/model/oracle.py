@@ -17,7 +17,7 @@ import msgspec
 from ropeway.core.events import Event
 from ropeway.core.job import Job, Progress
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
-from ropeway.core.query import JobFilter, QueueStats
+from ropeway.core.query import Count, JobFilter, QueueSettings, QueueStats
 from ropeway.core.states import CancelReason, DeadReason, EventName, State
 from ropeway.engines.protocol import (
     Beat,
@@ -45,6 +45,7 @@ from ropeway.testing.model.records import (
 )
 
 _ENDS = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+_ENDINGS = (EventName.COMPLETED, EventName.DLQ, EventName.CANCELLED)
 _LIVE = (State.SCHEDULED, State.QUEUED, State.RUNNING, State.RETRYING, State.WAITING)
 
 
@@ -75,6 +76,8 @@ class Oracle:
         self.gone: set[int] = set()
         self.grants: list[ModelGrant] = []
         self.paused: set[tuple[str, str]] = set()
+        #: What queues were set to, the defaults too.
+        self.settings: dict[tuple[str, str], QueueSettings] = {}
         self._keys: dict[tuple[str, str], _Key] = {}
         self._uniques: dict[tuple[object, ...], _Unique] = {}
         self._places = 0
@@ -100,19 +103,37 @@ class Oracle:
         ]
 
     def queue_stats(self, tenant: str) -> list[QueueStats]:
-        names = {job.queue for job in self.kept(tenant)} | {queue for who, queue in self.paused if who == tenant}
+        told = self.paused | {lane for lane, settings in self.settings.items() if settings != QueueSettings()}
+        names = {job.queue for job in self.kept(tenant)} | {queue for who, queue in told if who == tenant}
         return [self._stats(tenant, name) for name in sorted(names)]
 
     def _stats(self, tenant: str, queue: str) -> QueueStats:
         jobs = [job for job in self.kept(tenant) if job.queue == queue]
         states = [job.state(self.now) for job in jobs]
         ready = [job.created_at for job in jobs if job.state(self.now) is State.QUEUED]
+        recent = [
+            event.event
+            for job in self.all
+            for event in job.log
+            if (event.tenant, event.queue) == (tenant, queue) and event.at > self.now - _seconds(60)
+        ]
         return QueueStats(
             queue,
             (tenant, queue) in self.paused,
             {state: states.count(state) for state in State if state in states},
             oldest_age_seconds=(self.now - min(ready)).total_seconds() if ready else None,
+            enqueued_per_minute=float(sum(event is EventName.ENQUEUED for event in recent)),
+            finished_per_minute=float(sum(event in _ENDINGS for event in recent)),
+            settings=self.settings.get((tenant, queue), QueueSettings()),
         )
+
+    def place(self, tenant: str, number: int) -> Count | None:
+        mine = self.job(number)
+        line = [
+            job for job in self.kept(tenant) if job.state(self.now) is State.QUEUED and job.queue == mine.queue
+        ]
+        line.sort(key=lambda job: (job.priority, job.run_at, job.place))
+        return Count(line.index(mine)) if mine in line else None
 
     def find(self, tenant: str, where: JobFilter) -> list[Job]:
         return [job for job in (job.seen(self.now) for job in self.kept(tenant)) if _matches(job, where)]
@@ -153,7 +174,7 @@ class Oracle:
         if ask.unique is not None:
             until = self.now + _seconds(ask.unique.within or 0)
             self._uniques[tenant, name] = _Unique(job, self.now, until)
-        return Enqueued(small(job.number), job.state(self.now))
+        return Enqueued(small(job.number), job.state(self.now), created_at=job.created_at, run_at=job.run_at)
 
     def _accept(self, tenant: str, ask: Ask) -> ModelJob:
         asked = self.now

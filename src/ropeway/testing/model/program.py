@@ -13,7 +13,7 @@ import msgspec
 from ropeway.core.decide import Rules
 from ropeway.core.job import Job
 from ropeway.core.outcome import Done, Lost, Outcome, Released
-from ropeway.core.query import JobFilter, Order
+from ropeway.core.query import JobFilter, Order, QueueSettings
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import State
 from ropeway.engines.memory import MemoryEngine
@@ -350,6 +350,18 @@ class Program:
         (self.oracle.paused.add if paused else self.oracle.paused.discard)((tenant, queue))
         self.both(None, lambda side: side.pause(tenant, queue, paused))
 
+    def set_queue(self, tenant: str, queue: str, settings: QueueSettings) -> None:
+        self.oracle.settings[tenant, queue] = settings
+        self.both(None, lambda side: side.set_queue(tenant, queue, settings))
+
+    def place(self, job: int, more: int) -> None:
+        tenant = self.oracle.job(job).tenant
+        for number in self._batch(job, more):
+            self._place(tenant, number)
+
+    def _place(self, tenant: str, number: int) -> None:
+        self.both(self.oracle.place(tenant, number), lambda side: side.place(tenant, number))
+
     def trespass(self, job: int) -> None:
         """C15: to another tenant a job is as if it were not there."""
         tenant = _other(self.oracle.job(job).tenant)
@@ -358,6 +370,7 @@ class Program:
         self.both([NOT_FOUND], lambda side: side.delete(tenant, [job]))
         change: dict[str, Any] = {"delay": 1.0, "run_at": None, "priority": None, "queue": None}
         self.both(NOT_FOUND, lambda side: side.reschedule(tenant, job, **change))
+        self.both(None, lambda side: side.place(tenant, job))
 
     def trespass_with_a_ticket(self, ticket: Ticket, outcome: Outcome) -> None:
         tenant = _other(self.oracle.job(ticket.job).tenant)

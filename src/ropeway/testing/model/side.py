@@ -14,7 +14,7 @@ from ropeway.core.events import Event
 from ropeway.core.job import Job, NewJob, Progress
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost, Outcome
-from ropeway.core.query import JobFilter, Order, QueueStats
+from ropeway.core.query import Count, JobFilter, Order, QueueSettings, QueueStats
 from ropeway.engines.protocol import (
     Beat,
     Changed,
@@ -189,6 +189,9 @@ class Side:
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
         await (self.engine.pause if paused else self.engine.resume)(queue, tenant=tenant)
 
+    async def set_queue(self, tenant: str, queue: str, settings: QueueSettings) -> None:
+        await self.engine.set_queue(queue, settings, tenant=tenant)
+
     # ── upkeep ──
 
     async def advance(self, seconds: float) -> datetime:
@@ -215,6 +218,9 @@ class Side:
 
     async def queue_stats(self, tenant: str) -> list[QueueStats]:
         return await self.engine.queue_stats(tenant=tenant)
+
+    async def place(self, tenant: str, number: int) -> Count | None:
+        return await self.engine.place(self._id(number), tenant=tenant)
 
     async def count(self, tenant: str, where: JobFilter) -> int:
         return (await self.engine.count(where, tenant=tenant)).number

@@ -34,8 +34,16 @@ WITH RECURSIVE walk AS (
 )
 SELECT queue FROM walk WHERE queue IS NOT NULL
 
--- name: paused_queues
-SELECT queue FROM {schema}.queues WHERE tenant = $1 AND paused
+-- name: told_queues
+-- The queues that are paused or were given settings.
+SELECT queue, paused, depth_limit, require_key, lease_seconds FROM {schema}.queues
+WHERE tenant = $1 AND (paused OR depth_limit IS NOT NULL OR require_key OR lease_seconds IS NOT NULL)
+
+-- name: queue_rates
+SELECT * FROM {schema}.queue_rates($1, $2, $3)
+
+-- name: place
+SELECT {schema}.place($1, $2, $3)
 
 -- name: live_counts
 -- Live jobs of one queue by state, and the age of the oldest of each, looked at no further than a bound.
@@ -79,24 +87,12 @@ WITH drawn AS MATERIALIZED (
 SELECT high, pg_current_snapshot()::text AS snapshot FROM drawn
 
 -- name: tail
--- Events that the snapshot $1 did not see and the snapshot $2 sees, with ids after $3 and up to $4: those of
--- transactions that $1 names as open ($5), and those from its xmax ($6) on. Their ids say nothing: xmax is one more
--- than the newest transaction that had *ended*, so one beyond it may have drawn its ids before $1 was taken.
-SELECT t.* FROM (
-    SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker,
-           e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
-    FROM {schema}.events e
-    WHERE e.xid = ANY ($5::bigint[]) AND e.id > $3 AND e.id <= $4
-    UNION ALL
-    SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text, e.worker,
-           e.priority, e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
-    FROM {schema}.events e
-    WHERE e.xid >= $6 AND e.id > $3 AND e.id <= $4
-) t
-WHERE NOT pg_visible_in_snapshot(t.xid::text::xid8, $1::text::pg_snapshot)
-  AND pg_visible_in_snapshot(t.xid::text::xid8, $2::text::pg_snapshot)
-ORDER BY t.id
-LIMIT $7
+SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
+       e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
+FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7) e
+
+-- name: summarise
+SELECT {schema}.summarise_events($1)
 
 -- name: log_bounds
 -- How far the log was pruned, how far it is only history, and whether this is the cluster that wrote it.
@@ -118,5 +114,6 @@ UPDATE {schema}.meta m SET value = (
 )::text
 WHERE m.name = 'events_restored_through' AND EXISTS (SELECT FROM moved)
 
--- name: position_secret
-SELECT value FROM {schema}.meta WHERE name = 'position_secret'
+-- name: secret
+-- One of the store's secrets, by its name.
+SELECT value FROM {schema}.meta WHERE name = $1

@@ -20,3 +20,14 @@ DELETE FROM {schema}.archive a WHERE a.tenant = $1 AND a.id = ANY ($2::uuid[]) R
 -- name: pause
 INSERT INTO {schema}.queues (tenant, queue, paused) VALUES ($1, $2, $3)
 ON CONFLICT (tenant, queue) DO UPDATE SET paused = excluded.paused
+
+-- name: queue_settings
+-- The queues that were given settings.
+SELECT queue, depth_limit, require_key, lease_seconds FROM {schema}.queues
+WHERE tenant = $1 AND (depth_limit IS NOT NULL OR require_key OR lease_seconds IS NOT NULL)
+ORDER BY queue
+
+-- name: set_queue
+INSERT INTO {schema}.queues (tenant, queue, depth_limit, require_key, lease_seconds) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, queue) DO UPDATE
+SET depth_limit = excluded.depth_limit, require_key = excluded.require_key, lease_seconds = excluded.lease_seconds

@@ -41,6 +41,9 @@ j.dead_reason = :reason
 -- name: where_tag
 EXISTS (SELECT 1 FROM bodies AS t, json_each(t.tags) AS tag WHERE t.number = j.body AND tag.value = :tag)
 
+-- name: where_priority
+j.priority = :priority
+
 -- name: where_created_after
 j.created_at >= :created_after
 
@@ -128,7 +131,7 @@ ORDER BY j.finished_at DESC, j.id DESC LIMIT :limit
 SELECT count(*) FROM ({found} LIMIT :limit)
 
 -- name: queues
--- The queues of a tenant that hold jobs or are paused. Each index is skipped through, not scanned.
+-- The queues of a tenant that hold jobs, are paused or have settings. Each index is skipped through, not scanned.
 WITH RECURSIVE
 free (queue) AS (
     SELECT min(queue) FROM jobs WHERE stage = 'free' AND tenant = :tenant
@@ -151,6 +154,7 @@ SELECT queue FROM free WHERE queue IS NOT NULL
 UNION SELECT queue FROM ended WHERE queue IS NOT NULL
 UNION SELECT queue FROM jobs INDEXED BY jobs_leased WHERE stage = 'leased' AND tenant = :tenant
 UNION SELECT queue FROM queues WHERE tenant = :tenant AND paused
+UNION SELECT queue FROM queue_settings WHERE tenant = :tenant
 ORDER BY 1
 
 -- name: paused
@@ -188,6 +192,41 @@ FROM (SELECT j.blockers, j.failures
        AND j.run_at > :now
       LIMIT :limit)
 GROUP BY 1
+
+-- name: newest_events
+-- How many events the newest are, no more than asked for, and since when.
+SELECT count(*), min(at) FROM (SELECT at FROM events ORDER BY position DESC LIMIT :limit)
+
+-- name: come_and_gone
+-- How many jobs of each queue of a tenant came and ended since a time, of the newest events. (Reading 10,000 rows at
+-- the end of the table takes a few milliseconds; an index by time would cost every transition.)
+SELECT queue, sum(event = 'job.enqueued'), sum(event <> 'job.enqueued')
+FROM (SELECT tenant, queue, event, at FROM events ORDER BY position DESC LIMIT :limit)
+WHERE tenant = :tenant AND at > :since
+  AND (event = 'job.enqueued' OR event = 'job.completed' OR event = 'job.dlq' OR event = 'job.cancelled')
+GROUP BY queue
+
+-- name: queued_job
+-- Where a job stands in line, if it does.
+SELECT queue, priority, run_at, place
+FROM jobs
+WHERE tenant = :tenant AND id = :id AND stage = 'free' AND blockers = 0 AND run_at <= :now
+
+-- name: ahead
+-- How many stand before it: those that are more urgent, then those of its own priority.
+SELECT count(*)
+FROM (SELECT 1
+      FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
+      CROSS JOIN jobs AS j
+        ON j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = p.column1
+       AND j.run_at <= :now
+      WHERE p.column1 < :priority AND j.blockers = 0
+      UNION ALL
+      SELECT 1
+      FROM jobs AS j
+      WHERE j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = :priority
+        AND j.run_at <= :run_at AND (j.run_at < :run_at OR j.place < :place) AND j.blockers = 0
+      LIMIT :limit)
 
 -- name: events_of
 -- The log of one job.

@@ -50,3 +50,18 @@ ON CONFLICT (tenant, queue) DO UPDATE SET paused = 1
 -- name: resume
 -- A queue without a row is not paused.
 DELETE FROM queues WHERE tenant = :tenant AND queue = :queue
+
+-- name: settings
+-- The queues of a tenant that were given settings.
+SELECT queue, depth_limit, require_key, lease_seconds FROM queue_settings WHERE tenant = :tenant ORDER BY queue
+
+-- name: keep_settings
+-- A queue is set to something.
+INSERT INTO queue_settings (tenant, queue, depth_limit, require_key, lease_seconds)
+VALUES (:tenant, :queue, :depth_limit, :require_key, :lease_seconds)
+ON CONFLICT (tenant, queue) DO UPDATE SET
+    depth_limit = excluded.depth_limit, require_key = excluded.require_key, lease_seconds = excluded.lease_seconds
+
+-- name: clear_settings
+-- A queue without a row has the defaults.
+DELETE FROM queue_settings WHERE tenant = :tenant AND queue = :queue

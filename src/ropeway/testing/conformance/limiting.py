@@ -1,0 +1,108 @@
+"""Limiting: buckets that all processes take from. What they give is said by `ropeway.core.limits.take`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ropeway.core.limits import Taken
+from ropeway.engines.protocol import Engine
+from ropeway.testing.conformance.kit import DAY, OTHER_TENANT, handles
+from ropeway.testing.conformance.subject import Harness
+from ropeway.testing.conformance.tenancy import with_tenants
+
+
+async def take(
+    engine: Engine,
+    wanted: float,
+    name: str = "b",
+    *,
+    rate: float = 2.0,
+    burst: float = 10.0,
+    tenant: str = "default",
+) -> Taken:
+    return await engine.take_tokens(name, wanted, rate=rate, burst=burst, tenant=tenant)
+
+
+def told(taken: Taken) -> Any:
+    return pytest.approx((taken.granted, taken.left, taken.retry_in))
+
+
+class TestBuckets:
+    async def test_a_new_bucket_is_full_and_gives_what_is_there(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            assert told(await take(engine, 4)) == (4, 6, 0)
+            assert told(await take(engine, 5.5)) == (5.5, 0.5, 0.25)
+            assert told(await take(engine, 3)) == (0.5, 0, 0.5), "less than was wanted, and when the next is there"
+            assert told(await take(engine, 1)) == (0, 0, 0.5)
+
+    async def test_it_fills_at_its_rate_and_not_beyond_the_burst(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await take(engine, 10)
+            await subject.advance(1.25)
+            assert told(await take(engine, 0)) == (0, 2.5, 0), "to look costs nothing"
+            await subject.advance(0.25)
+            assert told(await take(engine, 10)) == (3, 0, 0.5)
+            await subject.advance(1_000)
+            assert told(await take(engine, 1)) == (1, 9, 0)
+
+    async def test_no_drop_is_lost_when_it_is_asked_often(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await take(engine, 10)
+            given = 0.0
+            for _ in range(40):
+                await subject.advance(0.125)
+                given += (await take(engine, 1)).granted
+            assert given == pytest.approx(10)
+
+    async def test_another_rate_and_burst_hold_from_now_on(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await take(engine, 2)
+            assert told(await take(engine, 0, burst=5)) == (0, 5, 0), "what is above the new brim is gone"
+            assert told(await take(engine, 5, burst=100)) == (5, 0, 0.5)
+            await subject.advance(1)
+            assert told(await take(engine, 50, rate=40, burst=100)) == (40, 0, 0.025)
+
+    async def test_a_wish_below_nothing_gives_and_adds_nothing(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            assert told(await take(subject.engine, -5)) == (0, 10, 0)
+            assert told(await take(subject.engine, 10)) == (10, 0, 0.5)
+
+    async def test_names_and_tenants_are_apart(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await take(engine, 10)
+            assert (await take(engine, 10, "B")).granted == 10
+            assert (await take(engine, 10, tenant=OTHER_TENANT)).granted == 10
+            assert (await take(engine, 10)).granted == 0
+
+    async def test_every_process_takes_from_the_same(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            one, two = await handles(harness, subject, 2)
+            await take(one, 7)
+            assert told(await take(two, 7)) == (3, 0, 0.5)
+            await subject.advance(1)
+            assert told(await take(one, 7)) == (2, 0, 0.5)
+
+    async def test_prune_forgets_what_was_not_used_for_a_day(self, harness: Harness) -> None:
+        # So slow that a day changes nothing, and so small that a forgotten bucket is told from a kept one.
+        slow: dict[str, Any] = {"rate": 1e-6, "burst": 10.0}
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            for tenant in ("default", OTHER_TENANT):
+                await take(engine, 10, "old", tenant=tenant, **slow)
+            await subject.advance(1)
+            await take(engine, 10, "young", **slow)
+            await subject.advance(DAY - 1)
+            await engine.prune()
+            assert (await take(engine, 10, "young", **slow)).granted == pytest.approx(0, abs=0.2)
+            assert (await take(engine, 10, "old", **slow)).granted == 10
+            assert (await take(engine, 10, "old", tenant=OTHER_TENANT, **slow)).granted == 10
+            await subject.advance(DAY - 1)
+            await engine.prune()
+            assert (await take(engine, 10, "old", **slow)).granted == pytest.approx(0, abs=0.2)
