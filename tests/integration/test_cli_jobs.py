@@ -391,7 +391,7 @@ def test_an_empty_store_says_so(cli: Cli) -> None:
     cli.engine(lambda engine: engine.now())
     assert cli("jobs", "list").err == "No jobs.\n"
     assert cli("dead", "list").err == "No dead jobs.\n"
-    assert cli("queues", "list").err == "No queues: none holds jobs or is paused.\n"
+    assert cli("queues", "list").err == "No queues: none holds jobs, is paused or has settings.\n"
     assert cli("workers", "list").err == "No workers. Start one with `ropeway worker`.\n"
     assert cli("schedules", "list").err == (
         "No schedules. @app.cron declares one; a worker that runs the app stores it.\n"

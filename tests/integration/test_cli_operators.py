@@ -236,14 +236,16 @@ def test_a_schedule_that_cannot_be_read_here(either: Cli, monkeypatch: pytest.Mo
         raise FieldError(f"unknown time zone {tz!r}", pointer="/tz")
 
     monkeypatch.setattr(cron, "time_zone", time_zone)
-    for verb in ("pause", "resume", "run"):
+    for verb in ("show", "pause", "resume", "run"):
         said = either("schedules", verb, "nightly")
         assert (said.code != 0, said.out) == (True, "")
         assert said.err.startswith("ropeway: the schedule 'nightly' cannot be read here: unknown time zone 'Euro")
         assert said.err.count("\n") == 1, said.err
+    assert either.done("schedules", "delete", "nightly") == "deleted nightly"
+    assert either("schedules", "show", "nightly").code == 1
 
 
-@pytest.mark.parametrize("verb", ["show", "pause", "resume", "run"])
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "run", "delete"])
 def test_a_schedule_that_is_not_there(cli: Cli, verb: str) -> None:
     cli.engine(lambda engine: engine.put_schedule(NewSchedule("nightly", "0 3 * * *", "report")))
     said = cli("schedules", verb, "nigthly")
@@ -272,6 +274,15 @@ def test_init_writes_a_file_that_runs(cli: Cli) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("Hello, Ada! 0.5\n", "")
     assert not Path("ropeway.db").exists()
+
+
+def test_the_commands_that_init_shows_make_jobs_with_the_task_s_own_options(cli: Cli) -> None:
+    shown = [line.split() for line in cli.done("init", "jobs.py").splitlines() if "ropeway enqueue" in line]
+    assert len(shown) == 2
+    for words in shown:
+        cli.done(*(word for word in words[1:] if word != "--wait"))
+    newest = cli("jobs", "list", "--json").json["jobs"][0]
+    assert (newest["type"], newest["max_attempts"]) == ("divide", 3)
 
 
 def test_init_never_overwrites(cli: Cli) -> None:
@@ -410,6 +421,7 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 def test_every_command_and_option_is_documented() -> None:
     page = PAGE.read_text()
     documented_here = {"init", "enqueue", "jobs", "queues", "dead", "schedules", "workers"}
+    documented_here |= {"tenants", "keys", "audit"}
     for path, command in commands(typer.main.get_command(app), "ropeway"):
         assert path in page, f"docs/cli.md does not speak of {path}"
         if path.split()[1] in documented_here:

@@ -153,6 +153,9 @@ class TestJson:
         log.info("x")
 
 
+#: The id of a key is public, it tells people which one it was.
+API_KEY = "rw_live_abcdefghijkl_hunter2" + "x" * 36 + "_0abcdef"
+
 SECRETS = [
     ({"url": "postgresql://bob:hunter2@db/x"}, "postgresql://bob:***@db/x"),
     ({"url": "redis://:hunter2@cache/0"}, "redis://:***@cache/0"),
@@ -170,6 +173,9 @@ SECRETS = [
     ({"nested": {"deep": [{"token": "hunter2"}]}}, "***"),
     ({"nested": ["redis://:hunter2@cache/0"]}, "redis://:***@cache/0"),
     ({"error": ValueError("postgresql://bob:hunter2@db")}, "postgresql://bob:***@db"),
+    ({"error": f"refused {API_KEY} today"}, "refused rw_live_abcdefghijkl_*** today"),
+    ({"path": API_KEY}, "rw_live_abcdefghijkl_***"),
+    ({"nested": [f"/v1/jobs/{API_KEY}"]}, "/v1/jobs/rw_live_abcdefghijkl_***"),
 ]
 
 

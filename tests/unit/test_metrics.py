@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from ropeway.core.query import QueueStats
+from ropeway.core.query import QueueSettings, QueueStats
 from ropeway.core.states import State
 from ropeway.observability import metrics
 from ropeway.observability.metrics import CATALOGUE, WorkerMetrics
@@ -36,6 +36,9 @@ PROMISED = {
     "ropeway_http_requests_total": ("method", "path_template", "status_code"),
     "ropeway_queue_depth": ("queue", "state"),
     "ropeway_queue_oldest_age_seconds": ("queue",),
+    "ropeway_queue_depth_limit": ("queue",),
+    "ropeway_http_problems_total": ("code",),
+    "ropeway_http_waiting": ("kind",),
 }
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -187,6 +190,38 @@ def test_what_the_parent_knows(worker: WorkerMetrics) -> None:
     http = {"method": "GET", "path_template": "/jobs/{id}", "status_code": "200"}
     assert value(page, "ropeway_http_requests_total", **http) == 1
     assert value(page, "ropeway_http_request_duration_seconds_bucket", **http, le="0.025") == 1
+
+
+def test_what_a_server_knows(worker: WorkerMetrics) -> None:
+    polls = 3
+    worker.waiting(lambda: polls, lambda: 2)
+    worker.problem("rate_limited")
+    worker.problem("rate_limited")
+    worker.problem("not_found")
+    worker.queues(
+        [QueueStats("mail", False, {}, settings=QueueSettings(depth_limit=500)), QueueStats("q", False, {})]
+    )
+    polls = 4
+    page = worker.render()
+    assert value(page, "ropeway_http_problems_total", code="rate_limited") == 2
+    assert value(page, "ropeway_http_problems_total", code="not_found") == 1
+    assert value(page, "ropeway_http_waiting", kind="poll") == 4
+    assert value(page, "ropeway_http_waiting", kind="stream") == 2
+    assert value(page, "ropeway_queue_depth_limit", queue="mail") == 500
+    assert value(page, "ropeway_queue_depth_limit", queue="q") is None
+
+
+def test_queues_that_clients_make_up_are_bounded_too() -> None:
+    produced = Produced()
+    worker = WorkerMetrics(produced)
+    for number in range(300):
+        produced.enqueued(f"queue-{number}", "t")
+        produced.deduplicated(f"queue-{number}", "t")
+    page = worker.render()
+    for name in ("ropeway_jobs_enqueued_total", "ropeway_jobs_deduplicated_total"):
+        seen = {dict(labels)["queue"]: number for (found, labels), number in values(page).items() if found == name}
+        assert len(seen) == MAX_TYPES + 1
+        assert seen["other"] == 300 - MAX_TYPES
 
 
 def test_labels_of_any_text_make_a_page_that_can_be_read(tally: Tally, worker: WorkerMetrics) -> None:

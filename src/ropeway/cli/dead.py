@@ -1,23 +1,26 @@
-"""`ropeway dead list|show|retry`."""
+"""`ropeway dead list|show|groups|retry`."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from ropeway.cli import output, show, values
+from ropeway.cli import acting, output, show, values
 from ropeway.cli.ids import Id, change_each, tell_changes
 from ropeway.cli.jobs import After, All, Limit, Queue, Since, Tag, Type, Until, show_list
 from ropeway.cli.options import DEFAULT, Json, Tenant, Url, use
+from ropeway.cli.output import Column
 from ropeway.core.errors import FieldError, InvalidState
 from ropeway.core.query import DEFAULT_PAGE, JobFilter
 from ropeway.core.states import DeadReason, State
 
 if TYPE_CHECKING:
     from ropeway.cli.services import Services
-    from ropeway.service.dead import Retried
+    from ropeway.service.dead import DeadGroup, Retried
 
 app = typer.Typer(help="Look at dead jobs and run them again after the fix.", no_args_is_help=True)
 
@@ -76,6 +79,61 @@ def show_dead(id: Id, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json =
     use(url, tenant, work)
 
 
+@app.command("groups")
+def groups(queue: Queue = None, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
+    """Put the newest dead jobs together by what killed them, the largest group first."""
+
+    async def work(services: Services) -> None:
+        found = await services.dead.groups(queue)
+        if as_json:
+            output.say_json(
+                {"groups": [_group_object(group) for group in found.groups], "complete": found.complete}
+            )
+            return
+        if not found.groups:
+            output.note("No dead jobs.")
+            return
+        now = await services.now()
+        rows = [
+            [
+                group.fingerprint,
+                f"{group.count:,}",
+                output.ago(group.last_at, now),
+                str(group.sample_id),
+                f"{group.type}: {group.message}",
+            ]
+            for group in found.groups
+        ]
+        output.show_table(_GROUP_COLUMNS, rows)
+        if not found.complete:
+            output.note(f"Only the newest {found.looked_at:,} dead jobs were looked at; there are more.")
+
+    use(url, tenant, work)
+
+
+_GROUP_COLUMNS = (
+    Column("GROUP"),
+    Column("JOBS", right=True),
+    Column("LAST"),
+    Column("NEWEST", flex=True, least=18),
+    Column("ERROR", flex=True, least=8),
+)
+
+
+def _group_object(group: DeadGroup) -> dict[str, object]:
+    from ropeway.core.events import rfc3339
+
+    return {
+        "fingerprint": group.fingerprint,
+        "type": group.type,
+        "message": group.message,
+        "count": group.count,
+        "first_at": rfc3339(group.first_at),
+        "last_at": rfc3339(group.last_at),
+        "sample_id": str(group.sample_id),
+    }
+
+
 @app.command("retry")
 def retry_dead(
     ids: Annotated[
@@ -90,6 +148,9 @@ def retry_dead(
     since: Since = None,
     until: Until = None,
     tag: Tag = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="FINGERPRINT", help="Only this group; see `dead groups`.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be retried.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -101,7 +162,7 @@ def retry_dead(
 
     A retry by options says how many jobs it will touch and asks, unless --yes.
     """
-    options = [queue, type, error, reason, since, until, tag]
+    options = [queue, type, error, reason, since, until, tag, group]
     narrowed = any(option is not None for option in options)
     if ids and (narrowed or everything):
         raise FieldError("give ids or options, not both", code="conflicting_fields")
@@ -112,20 +173,30 @@ def retry_dead(
     died_for = _reason(reason)
 
     async def by_ids(services: Services) -> None:
-        answers = await change_each(services, ids or [], lambda found: services.jobs.retry(found, by="cli"))
+        verb = partial(services.jobs.retry, by=acting.actor())
+        answers = await change_each(services, ids or [], verb, action="dlq.retry")
         tell_changes(answers, "retried", as_json=as_json)
 
     async def by_filter(services: Services) -> None:
         where = await _filter(services, queue, type, error, died_for, since, until, tag)
-        planned = await services.dead.retry_where(where, limit=limit, dry_run=True)
+        planned = await services.dead.retry_where(where, fingerprint=group, limit=limit, dry_run=True)
         if dry_run or planned.matched == 0:
             _tell(planned, as_json=as_json)
             return
         if not yes:
             _ask(planned, quiet=as_json)
-        _tell(await services.dead.retry_where(where, limit=limit, by="cli"), as_json=as_json)
+        report = await services.dead.retry_where(where, fingerprint=group, limit=limit, by=acting.actor())
+        await acting.note(services, "dlq.retry", _asked(where, group), report.retried)
+        _tell(report, as_json=as_json)
 
     use(url, tenant, by_ids if ids else by_filter)
+
+
+def _asked(where: JobFilter, group: str | None) -> str:
+    """A filter in words, for the log of actions."""
+    given = {**msgspec.structs.asdict(where), "fingerprint": group}
+    told = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return " ".join(told) or "all"
 
 
 def _ask(planned: Retried, *, quiet: bool) -> None:
@@ -151,7 +222,7 @@ def _tell(report: Retried, *, as_json: bool) -> None:
             {
                 "matched": report.matched,
                 "retried": report.retried,
-                "skipped": [],
+                "skipped": [{"id": str(one.id), "code": one.code} for one in report.skipped],
                 "more": report.more,
                 "dry_run": report.dry_run,
             }

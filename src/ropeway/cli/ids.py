@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ropeway.cli import output
+from ropeway.cli import acting, output
 from ropeway.core.errors import InputError, RopewayError
 
 if TYPE_CHECKING:
@@ -26,9 +26,12 @@ Ids = Annotated[
 
 
 async def change_each(
-    services: Services, texts: Sequence[str], verb: Verb
+    services: Services, texts: Sequence[str], verb: Verb, *, action: str
 ) -> list[tuple[str, Changed | RopewayError]]:
-    """Use a verb on each job: what was asked for, and what became of it, in order. One failure stops no other."""
+    """Use a verb on each job: what was asked for, and what became of it, in order. One failure stops no other.
+
+    What was changed is noted as `action`.
+    """
     ids: dict[str, UUID] = {}
     answers: dict[str, Changed | RopewayError] = {}
     for text in dict.fromkeys(texts):
@@ -41,6 +44,8 @@ async def change_each(
     if ids:
         changed = await verb(list(ids.values()))
         answers |= dict(zip(ids, changed, strict=True))
+        done = [str(answer.id) for answer in changed if not isinstance(answer, RopewayError)]
+        await acting.note(services, action, done)
     return [(text, answers[text]) for text in dict.fromkeys(texts)]
 
 

@@ -38,8 +38,8 @@ Wrote {file}. Now, in this folder:
 
 and in another terminal:
 
-  ropeway enqueue hello name=Ada --wait
-  ropeway enqueue divide a=1 b=0
+  ropeway enqueue hello name=Ada --app {file} --wait
+  ropeway enqueue divide a=1 b=0 --app {file}
   ropeway jobs list
 """
 

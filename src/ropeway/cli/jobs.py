@@ -1,13 +1,14 @@
-"""`ropeway jobs list|show|cancel|retry|tail`."""
+"""`ropeway jobs list|show|explain|cancel|retry|tail`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ropeway.cli import completion, output, show, tail, values
+from ropeway.cli import acting, completion, output, show, tail, values
 from ropeway.cli.ids import Id, Ids, change_each, tell_changes
 from ropeway.cli.options import DEFAULT, Json, Tenant, Url, use
 from ropeway.cli.output import Column
@@ -204,12 +205,46 @@ def show_job(id: Id, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = 
     use(url, tenant, work)
 
 
+@app.command("explain")
+def explain_job(id: Id, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
+    """Say why a job is not running, how many are before it and when its turn may come."""
+
+    async def work(services: Services) -> None:
+        from ropeway.service.explain import explain
+
+        found = await explain(services.engine, await services.jobs.starting_with(id), tenant)
+        if as_json:
+            from ropeway.wire.objects import time_or_none
+
+            reasons = [
+                {"code": reason.code, "message": reason.message, "until": time_or_none(reason.until)}
+                for reason in found.reasons
+            ]
+            output.say_json(
+                {
+                    "id": str(found.id),
+                    "status": found.state.value,
+                    "reasons": reasons,
+                    "ahead": found.ahead,
+                    "expected_start": time_or_none(found.expected_start),
+                }
+            )
+            return
+        output.say(f"{found.id} is {found.state.value}.")
+        for reason in found.reasons:
+            output.say(reason.message)
+        if found.expected_start is not None:
+            output.say(f"It may start {output.both(found.expected_start, await services.now())}.")
+
+    use(url, tenant, work)
+
+
 @app.command("cancel")
 def cancel_jobs(ids: Ids, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
     """Cancel jobs that have not ended. A running one is stopped at its worker's next heartbeat."""
 
     async def work(services: Services) -> None:
-        answers = await change_each(services, ids, services.jobs.cancel)
+        answers = await change_each(services, ids, services.jobs.cancel, action="job.cancel")
         tell_changes(answers, "cancelled", as_json=as_json)
 
     use(url, tenant, work)
@@ -220,7 +255,8 @@ def retry_jobs(ids: Ids, url: Url = None, tenant: Tenant = DEFAULT, as_json: Jso
     """Run dead or cancelled jobs again, with a fresh budget of attempts."""
 
     async def work(services: Services) -> None:
-        answers = await change_each(services, ids, lambda found: services.jobs.retry(found, by="cli"))
+        verb = partial(services.jobs.retry, by=acting.actor())
+        answers = await change_each(services, ids, verb, action="job.retry")
         tell_changes(answers, "retried", as_json=as_json)
 
     use(url, tenant, work)

@@ -11,16 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from ropeway.cli import (
+    audit,
     dead,
     demo,
     enqueue,
     init,
     jobs,
+    keys,
     migrate,
     output,
     queues,
     schedules,
+    server,
     settings,
+    tenants,
     upkeep,
     worker,
     workers,
@@ -53,12 +57,16 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("dev")(worker.dev)
 app.command("worker")(worker.worker)
+app.command("server")(server.server)
 app.command("enqueue", cls=enqueue.EnqueueCommand)(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.add_typer(dead.app, name="dead")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(workers.app, name="workers")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+app.command("audit")(audit.audit)
 app.add_typer(migrate.app, name="migrate")
 app.command("settings")(settings.settings)
 app.command("upkeep")(upkeep.upkeep)

@@ -61,8 +61,9 @@ def _with_migrations(url: str | None, schema: str | None, use: Callable[[Postgre
     flags = {name: value for name, value in (("url", url), ("schema", schema)) if value is not None}
     engine = engine_for(Settings.load(flags))
     if engine.name != "postgres":
+        why = "the server looks after its own store" if engine.name == "remote" else "it makes its tables itself"
         raise ConfigurationError(
-            f"the {engine.name} engine needs no migrations: it makes its tables itself",
+            f"the {engine.name} engine needs no migrations: {why}",
             hint="migrate is for a postgresql:// URL",
         )
 

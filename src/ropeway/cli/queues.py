@@ -1,23 +1,25 @@
-"""`ropeway queues list|pause|resume`."""
+"""`ropeway queues list|pause|resume|set`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import UNSET, UnsetType
 
-from ropeway.cli import completion, output
+from ropeway.cli import acting, completion, output, values
 from ropeway.cli.options import DEFAULT, Json, Tenant, Url, use
 from ropeway.cli.output import Column
+from ropeway.core.errors import FieldError
 from ropeway.core.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ropeway.cli.services import Services
-    from ropeway.core.query import QueueStats
+    from ropeway.core.query import QueueSettings, QueueStats
 
-app = typer.Typer(help="See what queues hold; pause and resume them.", no_args_is_help=True)
+app = typer.Typer(help="See what queues hold; pause, resume and set them.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -41,7 +43,7 @@ def list_queues(url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False
 
             output.say_json({"queues": [queue_object(stats) for stats in found]})
         elif not found:
-            output.note("No queues: none holds jobs or is paused.")
+            output.note("No queues: none holds jobs, is paused or has settings.")
         else:
             _show(found)
 
@@ -53,12 +55,15 @@ def _show(found: list[QueueStats]) -> None:
         *_ALWAYS,
         *(state for state in _SOMETIMES if any(stats.counts.get(state) for stats in found)),
     ]
+    limited = any(stats.settings.depth_limit is not None for stats in found)
     columns = [
         Column("QUEUE", flex=True, least=8),
         *(Column(state.value.upper(), right=True) for state in states),
         Column("OLDEST", right=True),
+        *([Column("LIMIT", right=True)] if limited else []),
     ]
-    output.show_table(columns, [_row(stats, states) for stats in found])
+    rows = [[*_row(stats, states), *([_limit(stats)] if limited else [])] for stats in found]
+    output.show_table(columns, rows)
 
 
 def _row(stats: QueueStats, states: list[State]) -> list[Any]:
@@ -73,6 +78,11 @@ def _count(stats: QueueStats, state: State) -> str:
     return f"{count:,}+" if stats.counts_capped and count >= _MOST else f"{count:,}"
 
 
+def _limit(stats: QueueStats) -> str:
+    limit = stats.settings.depth_limit
+    return "-" if limit is None else f"{limit:,}"
+
+
 @app.command("pause")
 def pause(
     queue: Name,
@@ -82,23 +92,99 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Let workers take no more jobs from a queue. What runs, runs on; new jobs wait."""
-    _change(lambda services: services.queues.pause(queue, unknown=force), "paused", url, tenant, as_json=as_json)
+    _change(lambda services: services.queues.pause(queue, unknown=force), "pause", url, tenant, as_json=as_json)
 
 
 @app.command("resume")
 def resume(queue: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
     """Let workers take jobs from a queue again."""
-    _change(lambda services: services.queues.resume(queue), "resumed", url, tenant, as_json=as_json)
+    _change(lambda services: services.queues.resume(queue), "resume", url, tenant, as_json=as_json)
+
+
+@app.command("set")
+def set_queue(
+    queue: Name,
+    depth_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--depth-limit", metavar="N", help="Refuse jobs beyond so many that have not ended; or none."
+        ),
+    ] = None,
+    require_key: Annotated[
+        bool | None,
+        typer.Option("--require-key/--no-require-key", help="Take only jobs with an idempotency key, or any."),
+    ] = None,
+    lease_seconds: Annotated[
+        str | None,
+        typer.Option(
+            "--lease-seconds", metavar="TIME", help="How long leases over HTTP are unless asked; or none."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also a queue that has no jobs yet.")] = False,
+    url: Url = None,
+    tenant: Tenant = DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Set what the HTTP server heeds when it takes jobs for a queue. Not given: as it was."""
+    if depth_limit is None and require_key is None and lease_seconds is None:
+        raise FieldError("nothing to set", hint="--depth-limit, --require-key or --lease-seconds")
+    limit = _number_or_none(depth_limit)
+    seconds: float | UnsetType | None = UNSET
+    if lease_seconds is not None:
+        seconds = None if lease_seconds == "none" else values.seconds(lease_seconds, "--lease-seconds")
+
+    def change(services: Services) -> Awaitable[QueueStats]:
+        return services.queues.set(
+            queue,
+            depth_limit=limit,
+            require_key=UNSET if require_key is None else require_key,
+            lease_seconds=seconds,
+            unknown=force,
+        )
+
+    _change(change, "set", url, tenant, as_json=as_json)
+
+
+def _number_or_none(text: str | None) -> int | UnsetType | None:
+    if text is None:
+        return UNSET
+    if text == "none":
+        return None
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdigit():
+        raise FieldError(f"--depth-limit: {text!r} is not a number", hint="such as 10000, or none to take it away")
+    return int(digits)
+
+
+_DID = {"pause": "paused", "resume": "resumed", "set": "set"}
 
 
 def _change(
-    verb: Callable[[Services], Awaitable[QueueStats]], did: str, url: str | None, tenant: str, *, as_json: bool
+    verb: Callable[[Services], Awaitable[QueueStats]], word: str, url: str | None, tenant: str, *, as_json: bool
 ) -> None:
-    stats = use(url, tenant, verb)
+    async def work(services: Services) -> QueueStats:
+        stats = await verb(services)
+        await acting.note(services, f"queue.{word}", stats.queue)
+        return stats
+
+    stats = use(url, tenant, work)
     if as_json:
         from ropeway.wire.objects import queue_object
 
         output.say_json(queue_object(stats))
+    elif word == "set":
+        output.say(f"set {stats.queue}: {_told(stats.settings)}")
     else:
         waiting = stats.counts.get(State.QUEUED, 0)
-        output.say(f"{did} {stats.queue} ({output.one_of(waiting, 'job')} queued)")
+        output.say(f"{_DID[word]} {stats.queue} ({output.one_of(waiting, 'job')} queued)")
+
+
+def _told(settings: QueueSettings) -> str:
+    limit, lease = settings.depth_limit, settings.lease_seconds
+    return ", ".join(
+        (
+            "any number of jobs" if limit is None else f"at most {output.one_of(limit, 'job')}",
+            "each needs a key" if settings.require_key else "no key needed",
+            "leases as asked for" if lease is None else f"leases of {lease:g} s",
+        )
+    )

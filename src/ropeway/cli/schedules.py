@@ -1,4 +1,4 @@
-"""`ropeway schedules list|show|pause|resume|run`."""
+"""`ropeway schedules list|show|pause|resume|run|delete`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropeway.cli import completion, output
+from ropeway.cli import acting, completion, output
 from ropeway.cli.options import DEFAULT, Json, Tenant, Url, use
 from ropeway.cli.output import Column
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropeway.cli.services import Services
     from ropeway.core.schedule import NewSchedule, Schedule
 
-app = typer.Typer(help="See recurring jobs; pause, resume and run them now.", no_args_is_help=True)
+app = typer.Typer(help="See recurring jobs; pause, resume, run them now, delete them.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -143,20 +143,21 @@ _MISSED = {
 @app.command("pause")
 def pause(name: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
     """Let a schedule fire no more until it is resumed."""
-    _change(lambda services: services.schedules.pause(name), "paused", url, tenant, as_json=as_json)
+    _change(lambda services: services.schedules.pause(name), "pause", url, tenant, as_json=as_json)
 
 
 @app.command("resume")
 def resume(name: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
     """Let a schedule fire again."""
-    _change(lambda services: services.schedules.resume(name), "resumed", url, tenant, as_json=as_json)
+    _change(lambda services: services.schedules.resume(name), "resume", url, tenant, as_json=as_json)
 
 
 def _change(
-    verb: Callable[[Services], Awaitable[Schedule]], did: str, url: str | None, tenant: str, *, as_json: bool
+    verb: Callable[[Services], Awaitable[Schedule]], word: str, url: str | None, tenant: str, *, as_json: bool
 ) -> None:
     async def work(services: Services) -> None:
         schedule = await verb(services)
+        await acting.note(services, f"schedule.{word}", schedule.name)
         if as_json:
             from ropeway.wire.objects import schedule_object
 
@@ -165,9 +166,12 @@ def _change(
         following = (
             "" if schedule.spec.paused else f", next {output.both(schedule.next_run_at, await services.now())}"
         )
-        output.say(f"{did} {schedule.name}{following}")
+        output.say(f"{_DID[word]} {schedule.name}{following}")
 
     use(url, tenant, work)
+
+
+_DID = {"pause": "paused", "resume": "resumed"}
 
 
 @app.command("run")
@@ -176,11 +180,27 @@ def run(name: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = F
 
     async def work(services: Services) -> None:
         job = await services.schedules.run(name)
+        await acting.note(services, "schedule.run", name)
         if as_json:
             from ropeway.wire.objects import job_object
 
             output.say_json(job_object(job))
         else:
             output.say(str(job.id))
+
+    use(url, tenant, work)
+
+
+@app.command("delete")
+def delete(name: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
+    """Delete a schedule, also one that cannot be read here. A worker whose code declares it stores it again."""
+
+    async def work(services: Services) -> None:
+        await services.schedules.delete(name)
+        await acting.note(services, "schedule.delete", name)
+        if as_json:
+            output.say_json({"name": name, "deleted": True})
+        else:
+            output.say(f"deleted {name}")
 
     use(url, tenant, work)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ropeway.cli.options import Url, check_place
+from ropeway.cli.signals import stop_on_signals
 from ropeway.core.errors import ConfigurationError
 from ropeway.settings import Settings, hide_password
 
@@ -79,6 +79,7 @@ def upkeep(
 
 async def run(settings: Settings) -> None:
     """Until a signal asks it to stop."""
+    from ropeway.engines.capabilities import Capability
     from ropeway.engines.open import engine_for
     from ropeway.observability import logs
     from ropeway.observability.metrics import WorkerMetrics
@@ -87,10 +88,15 @@ async def run(settings: Settings) -> None:
     from ropeway.upkeep import Upkeep
 
     log = logs.logger("ropeway.upkeep")
-    stopping = _stop_on_signals()
+    stopping = stop_on_signals()
     outage = Outage(log)
     metrics = None if settings.metrics_port is None else WorkerMetrics()
     engine = engine_for(settings)
+    if Capability.UPKEEP not in engine.capabilities:
+        raise ConfigurationError(
+            "a server looks after its own store, so there is nothing to do for this URL",
+            hint="run upkeep with the store's own URL, or leave it to the server",
+        )
     chores = Upkeep(engine, settings, metrics, log=log, outage=outage, survey=True)
     async with AsyncExitStack() as stack:
         if metrics is not None:
@@ -127,22 +133,6 @@ def _serve(stack: AsyncExitStack, settings: Settings, metrics: WorkerMetrics, ch
         observe=metrics.http,
     )
     stack.enter_context(sidecar)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM; the second one finds Python's own handlers and ends the process."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def stop() -> None:
-        stopping.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
-    return stopping
 
 
 def _told(chores: Upkeep) -> list[str]:

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ropeway.cli import output
 from ropeway.cli.options import Tenant, Url
 from ropeway.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ropeway.worker.options import WorkerOptions
+    from ropeway.worker.program import Chores
+
+#: As a port: none.
+OFF = -1
 
 App = Annotated[
     str | None,
@@ -100,11 +105,21 @@ def dev(
     app: App = None,
     queues: Queues = "default",
     concurrency: Concurrency = None,
-    port: Port = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=-1,
+            max=65_535,
+            help="For the HTTP API; 0 any, -1 none; default 8000.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run the tasks of an app while you write them: the worker starts anew when a Python file changes.
+    """Run the tasks of an app while you write them, with the HTTP API beside them: the worker starts anew when a
+    Python file changes.
 
     An app that cannot be imported is told, and tried again at the next change. Not for production.
     """
@@ -115,14 +130,29 @@ def dev(
     flags: dict[str, object] = {
         "url": url,
         "concurrency": concurrency,
-        "worker_http_port": port,
+        "port": None if port == OFF else port,
+        # Whatever is free, also when another worker runs on this host.
+        "worker_http_port": OFF if port == OFF else None,
         "log_level": log_level,
         "log_format": "text",
         # A change should be seen soon: what runs has a moment to finish.
         "drain_seconds": 2.0,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    raise typer.Exit(_run(app, WorkerOptions(queues=parse_queues(queues)), given, watch=True))
+    options = WorkerOptions(queues=parse_queues(queues))
+    raise typer.Exit(_run(app, options, given, watch=True, beside=None if port == OFF else _api()))
+
+
+def _api() -> Chores | None:
+    """The API beside a worker, if what serves it is installed."""
+    from ropeway.cli.server import beside_a_worker, check_installed
+
+    try:
+        check_installed()
+    except ConfigurationError as error:
+        output.note(f"No HTTP API: {error}")
+        return None
+    return beside_a_worker
 
 
 def _run(
@@ -133,6 +163,7 @@ def _run(
     processes: int = 1,
     upkeep: bool = True,
     watch: bool = False,
+    beside: Chores | None = None,
 ) -> int:
     from ropeway.assembly import run_worker
     from ropeway.observability import logs
@@ -146,4 +177,6 @@ def _run(
             "which app? name its file or module", hint="ropeway worker tasks.py, or set ROPEWAY_APP"
         )
     logs.configure(settings.log_level, settings.log_format)
-    return run_in_new_loop(run_worker(target, options, flags, processes=processes, upkeep=upkeep, watch=watch))
+    return run_in_new_loop(
+        run_worker(target, options, flags, processes=processes, upkeep=upkeep, watch=watch, beside=beside)
+    )

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ropeway.core.redact import MASK, is_secret_name, redact
+from ropeway.core.redact import API_KEY_MARK, MASK, is_secret_name, redact
 
 Fields: TypeAlias = Mapping[str, Any]
 #: (level, logger, event, fields) → the line, with its end.
@@ -54,7 +54,7 @@ def json_line(level: str, logger: str, event: str, fields: Fields) -> bytes:
 
 def _is_harmless(text: str) -> bool:
     """Whether there is surely nothing to mask or to cut: ids and names, which most values are, pass here."""
-    return ":" not in text and "=" not in text and len(text) <= MAX_TEXT
+    return ":" not in text and "=" not in text and API_KEY_MARK not in text and len(text) <= MAX_TEXT
 
 
 def cleaned(value: Any) -> Any:

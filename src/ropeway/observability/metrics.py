@@ -9,9 +9,10 @@ prometheus_client is imported when the first page is rendered, never by a worker
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ropeway.core.query import QueueStats
@@ -88,11 +89,20 @@ CATALOGUE: Final[Mapping[str, Description]] = {
     "ropeway_queue_oldest_age_seconds": Description(
         "gauge", ("queue",), "How long the oldest job that could run now has waited; 0 when there is none."
     ),
+    "ropeway_queue_depth_limit": Description(
+        "gauge", ("queue",), "How many jobs that have not ended a queue takes, where a limit was set."
+    ),
     "ropeway_http_requests_total": Description(
         "counter", ("method", "path_template", "status_code"), "HTTP requests that were answered."
     ),
     "ropeway_http_request_duration_seconds": Description(
         "histogram", ("method", "path_template", "status_code"), "How long HTTP requests took to answer."
+    ),
+    "ropeway_http_problems_total": Description(
+        "counter", ("code",), "HTTP requests that were answered with a problem, by its code."
+    ),
+    "ropeway_http_waiting": Description(
+        "gauge", ("kind",), "Long polls (`poll`) and event streams (`stream`) that are open now."
     ),
 }
 
@@ -122,7 +132,9 @@ class WorkerMetrics:
         self._counts: dict[str, dict[_Labels, float]] = {}
         self._spreads: dict[str, dict[_Labels, Spread]] = {}
         self._gauges: dict[str, dict[_Labels, float]] = {}
+        self._http: dict[_Labels, Spread] = self._spreads.setdefault("ropeway_http_request_duration_seconds", {})
         self._registry: CollectorRegistry | None = None
+        self._waiting: tuple[Callable[[], int], Callable[[], int]] | None = None
         # A counter that is missing until it first counts cannot be told from one that does not exist.
         for name in ("acquired", "rejected", "reclaimed"):
             self._count(f"ropeway_leases_{name}_total", (), 0)
@@ -164,19 +176,35 @@ class WorkerMetrics:
             (each.queue, state.value): float(each.counts.get(state, 0)) for each in stats for state in State
         }
         age: dict[_Labels, float] = {(each.queue,): each.oldest_age_seconds or 0.0 for each in stats}
+        limits: dict[_Labels, float] = {
+            (each.queue,): float(each.settings.depth_limit)
+            for each in stats
+            if each.settings.depth_limit is not None
+        }
         with self._lock:
             self._gauges["ropeway_queue_depth"] = depth
             self._gauges["ropeway_queue_oldest_age_seconds"] = age
+            self._gauges["ropeway_queue_depth_limit"] = limits
 
     def http(self, method: str, path_template: str, status_code: int, seconds: float) -> None:
         """A request was answered. `path_template` is the route, never the path that was asked for."""
+        # Once per request, so counted in place: the number of requests is the number of durations.
         labels = (method, path_template, str(status_code))
-        spread = Spread.over(HTTP_BUCKETS)
-        spread.counts[bisect_left(HTTP_BUCKETS, seconds)] = 1
-        spread.sum = seconds
         with self._lock:
-            self._count("ropeway_http_requests_total", labels, 1)
-            self._spread("ropeway_http_request_duration_seconds", labels, spread)
+            spread = self._http.get(labels)
+            if spread is None:
+                spread = self._http[labels] = Spread.over(HTTP_BUCKETS)
+            spread.counts[bisect_left(HTTP_BUCKETS, seconds)] += 1
+            spread.sum += seconds
+
+    def problem(self, code: str) -> None:
+        """A request was answered with a problem of this code, one of `wire.problems.CODES`."""
+        with self._lock:
+            self._count("ropeway_http_problems_total", (code,), 1)
+
+    def waiting(self, polls: Callable[[], int], streams: Callable[[], int]) -> None:
+        """How to learn the number of open long polls and streams: asked for each page, never in between."""
+        self._waiting = (polls, streams)
 
     # ── What is shown ──
 
@@ -196,6 +224,15 @@ class WorkerMetrics:
         with self._lock:
             counts = {name: dict(values) for name, values in self._counts.items()}
             gauges = dict(self._gauges)
+            if self._waiting is not None:
+                polls, streams = self._waiting
+                # Counted by another thread than the one that changes them: if they change just now, the next page
+                # has them.
+                with contextlib.suppress(RuntimeError):
+                    gauges["ropeway_http_waiting"] = {("poll",): polls(), ("stream",): streams()}
+            counts["ropeway_http_requests_total"] = {
+                labels: spread.number for labels, spread in self._http.items()
+            }
             spreads = {
                 name: {labels: Spread(list(spread.counts), spread.sum) for labels, spread in values.items()}
                 for name, values in self._spreads.items()

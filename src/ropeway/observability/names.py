@@ -40,6 +40,10 @@ UPKEEP_STOPPED = "upkeep_stopped"
 HTTP_STARTED = "http_started"
 HTTP_PORT_TAKEN = "http_port_taken"
 HTTP_FAILED = "http_failed"
+HTTP_REQUEST = "http_request"
+SERVER_STARTED = "server_started"
+SERVER_STOPPING = "server_stopping"
+SERVER_STOPPED = "server_stopped"
 
 #: A dead job that retention removed, on the logger `ropeway.purged`: the only line that may hold a payload.
 JOB_PURGED = "job_purged"

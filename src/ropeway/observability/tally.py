@@ -23,13 +23,14 @@ WAIT_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 )  # fmt: skip
 
-#: How many task types have figures of their own; clients choose types, and each costs memory in many places.
+#: How many task types, and queues that jobs are put in, have figures of their own; clients choose them, and each
+#: costs memory in many places.
 MAX_TYPES = 200
 OTHER = "other"
 
 
 class Types:
-    """Task types as labels: the first 200 keep their names, the rest are "other"."""
+    """Names that clients choose, as labels: the first 200 are kept, the rest are "other"."""
 
     def __init__(self, limit: int = MAX_TYPES) -> None:
         self._limit = limit
@@ -104,6 +105,7 @@ class Produced:
 
     def __init__(self) -> None:
         self._types = Types()
+        self._queues = Types()
         self._new = (_Counts(), _Counts())
         self._taken = (_Counts(), _Counts())
         self._lock = threading.Lock()
@@ -111,12 +113,12 @@ class Produced:
     def enqueued(self, queue: str, type: str, n: int = 1) -> None:
         """`n` new jobs were stored."""
         with self._lock:
-            self._new[0].add((queue, self._types.label(type)), n)
+            self._new[0].add((self._queues.label(queue), self._types.label(type)), n)
 
     def deduplicated(self, queue: str, type: str, n: int = 1) -> None:
         """`n` jobs were asked for that were there already."""
         with self._lock:
-            self._new[1].add((queue, self._types.label(type)), n)
+            self._new[1].add((self._queues.label(queue), self._types.label(type)), n)
 
     def take(self) -> tuple[list[Counted], list[Counted]]:
         """(enqueued, deduplicated) since this was last called."""

@@ -1,13 +1,17 @@
-"""Dead jobs: listed by time of death, and run again after the fix."""
+"""Dead jobs: listed by time of death, put together by what killed them, and run again after the fix."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from uuid import UUID
 
 import msgspec
 
-from ropeway.core.errors import FieldError
-from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.errorgroups import group_of, is_fingerprint
+from ropeway.core.errors import FieldError, InvalidState, NotFound, RopewayError
+from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.query import Count, JobFilter
 from ropeway.core.states import State
 from ropeway.engines.protocol import Engine
@@ -18,16 +22,50 @@ STEP = 1_000
 #: Dead jobs that a dry run counts, at most.
 MOST_COUNTED = 100_000
 
+#: Dead jobs, the newest, that are looked at one by one when groups are asked for.
+MOST_LOOKED_AT = 10_000
+
+#: Jobs in one page of such a look: they come with their payloads.
+LOOK = 100
+
 DEAD = frozenset({State.DEAD})
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A job that was not retried, and the code of the reason."""
+
+    id: UUID
+    code: str
+
+
 class Retried(msgspec.Struct, frozen=True):
-    """What a retry by filter did, or would do (`dry_run`). `more`: others match, beyond the limit."""
+    """What a retry did, or would do (`dry_run`). `more`: others match, beyond the limit or the look."""
 
     matched: int
     retried: int
     more: bool = False
     dry_run: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+
+class DeadGroup(msgspec.Struct, frozen=True):
+    """Dead jobs of one error: its type and its message without what differs each time."""
+
+    fingerprint: str
+    type: str
+    message: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    sample_id: UUID
+
+
+class DeadGroups(msgspec.Struct, frozen=True):
+    """The groups, largest first. Not `complete`: only the newest `looked_at` dead jobs were looked at."""
+
+    groups: list[DeadGroup]
+    looked_at: int
+    complete: bool
 
 
 class DeadJobs:
@@ -41,13 +79,71 @@ class DeadJobs:
         """How many a filter finds."""
         return await self._engine.count(_dead(where), cap=cap, tenant=self._tenant)
 
+    async def groups(self, queue: str | None = None) -> DeadGroups:
+        """What killed them: the newest dead jobs, put together by error. `sample_id` is the newest of a group."""
+        found: dict[str, DeadGroup] = {}
+        looked_at = 0
+        complete = True
+        async with aclosing(self._newest(JobFilter(queue=queue))) as jobs:
+            async for job in jobs:
+                if looked_at == MOST_LOOKED_AT:
+                    complete = False
+                    break
+                looked_at += 1
+                fingerprint, type, message = group_of(job)
+                died = job.dead_at or job.updated_at
+                group = found.get(fingerprint) or DeadGroup(fingerprint, type, message, 0, died, died, job.id)
+                # They come newest first, so the last one seen is the first that died.
+                found[fingerprint] = msgspec.structs.replace(group, count=group.count + 1, first_at=died)
+        return DeadGroups(_largest_first(found), looked_at, complete)
+
+    async def retry(self, ids: Sequence[UUID], *, dry_run: bool = False, by: str | None = None) -> Retried:
+        """Run these dead jobs again. Each that is not dead, or not there, is skipped with the reason."""
+        asked = list(dict.fromkeys(ids))
+        dead: list[UUID] = []
+        skipped: list[Skipped] = []
+        for id, job in zip(asked, await self._engine.get(asked, tenant=self._tenant), strict=True):
+            if job is None:
+                skipped.append(Skipped(id, NotFound.code))
+            elif job.state is not State.DEAD:
+                skipped.append(Skipped(id, InvalidState.code))
+            else:
+                dead.append(id)
+        if dry_run:
+            return Retried(len(dead), 0, dry_run=True, skipped=tuple(skipped))
+        return await self._redrive(dead, skipped, by=by)
+
+    async def _redrive(self, dead: list[UUID], skipped: list[Skipped], *, by: str | None) -> Retried:
+        retried = 0
+        for start in range(0, len(dead), STEP):
+            step = dead[start : start + STEP]
+            answers = await self._engine.redrive(step, by=by, tenant=self._tenant)
+            for id, answer in zip(step, answers, strict=True):
+                if isinstance(answer, RopewayError):
+                    # Somebody was faster.
+                    skipped.append(Skipped(id, answer.code))
+                else:
+                    retried += 1
+        return Retried(len(dead), retried, skipped=tuple(skipped))
+
     async def retry_where(
-        self, where: JobFilter, *, limit: int | None = None, dry_run: bool = False, by: str | None = None
+        self,
+        where: JobFilter,
+        *,
+        fingerprint: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
     ) -> Retried:
         """Run the dead jobs again that a filter finds, at most `limit`, in no promised order.
 
-        Only those that were dead when it began: one that runs and dies again meanwhile stays dead.
+        Only those that were dead when it began: one that runs and dies again meanwhile stays dead. With the
+        `fingerprint` of a group only the jobs of that group, found among the newest dead.
         """
+        if fingerprint is not None and not is_fingerprint(fingerprint):
+            raise FieldError(
+                "fingerprint must be 16 hexadecimal digits", pointer="/fingerprint", hint="as the groups have it"
+            )
         if limit is not None and limit < 1:
             raise FieldError("limit must be at least 1", pointer="/limit")
         # A death at this very instant counts as before.
@@ -55,6 +151,8 @@ class DeadJobs:
         if where.finished_before is None or where.finished_before > began:
             where = msgspec.structs.replace(where, finished_before=began)
         where = _dead(where)
+        if fingerprint is not None:
+            return await self._retry_group(where, fingerprint, limit, dry_run=dry_run, by=by)
         if dry_run:
             count = await self.count(where)
             matched = count.number if limit is None else min(count.number, limit)
@@ -67,6 +165,41 @@ class DeadJobs:
             # A step that moved nothing would go on for ever.
             more = report.more and bool(report.retried)
         return Retried(done, done, more=more)
+
+    async def _retry_group(
+        self, where: JobFilter, fingerprint: str, limit: int | None, *, dry_run: bool, by: str | None
+    ) -> Retried:
+        ids: list[UUID] = []
+        looked_at, more = 0, False
+        async with aclosing(self._newest(where)) as jobs:
+            async for job in jobs:
+                looked_at += 1
+                of_group = group_of(job)[0] == fingerprint
+                more = looked_at > MOST_LOOKED_AT or (of_group and len(ids) == limit)
+                if more:
+                    break
+                if of_group:
+                    ids.append(job.id)
+        done = Retried(len(ids), 0, dry_run=True) if dry_run else await self._redrive(ids, [], by=by)
+        # A look that was cut and moved nothing would find nothing the next time either.
+        return msgspec.structs.replace(done, more=more and (dry_run or done.retried > 0))
+
+    async def _newest(self, where: JobFilter) -> AsyncGenerator[Job, None]:
+        """Dead jobs, the newest death first."""
+        after: str | None = None
+        while True:
+            page = await self._engine.find(
+                _dead(where), order="died", limit=LOOK, after=after, tenant=self._tenant
+            )
+            for job in page.jobs:
+                yield job
+            after = page.next
+            if after is None:
+                return
+
+
+def _largest_first(found: dict[str, DeadGroup]) -> list[DeadGroup]:
+    return sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
 
 
 def _dead(where: JobFilter) -> JobFilter:

@@ -1,4 +1,4 @@
-"""Schedules: the recurring jobs, listed, paused, resumed and run now."""
+"""Schedules: the recurring jobs, listed, paused, resumed, run now and deleted."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ class Schedules:
         return await self._engine.schedules(tenant=self._tenant)
 
     async def get(self, name: str) -> Schedule:
-        """Raises NotFound, with the name that was probably meant."""
-        known = {schedule.name: schedule for schedule in await self.all()}
-        if name not in known:
-            raise _unknown(name, known)
-        return known[name]
+        """Raises NotFound, with the name that was probably meant; ConfigurationError if it cannot be read here."""
+        return await self._found(name, self._engine.get_schedule(name, tenant=self._tenant))
 
     async def pause(self, name: str) -> Schedule:
         """It fires no more until it is resumed."""
@@ -41,6 +38,11 @@ class Schedules:
 
     async def resume(self, name: str) -> Schedule:
         return await self._found(name, self._engine.pause_schedule(name, False, tenant=self._tenant))
+
+    async def delete(self, name: str) -> None:
+        """It fires no more. Also one that cannot be read here. What it made stays; a worker whose code declares it
+        stores it again."""
+        await self._found(name, self._engine.delete_schedule(name, tenant=self._tenant))
 
     async def run(self, name: str) -> Job:
         """Its job, made now, besides its times."""
