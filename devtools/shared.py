@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from devtools.pgbouncer import find_pgbouncer, install_pgbouncer
 from devtools.postgres import shared_postgres
 from devtools.private import NotAvailable
+from devtools.programs import PROGRAMS, obtain_program
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -28,11 +29,14 @@ def obtain(service: str) -> str:
     """Start or install it in this process; NotAvailable, with the reason, when that cannot be done.
 
     "postgres" answers the server's URL; "pgbouncer" its program, as every worker runs a cheap pool of its own.
+    "node" and "curl" answer where the program is.
     """
     if service == "postgres":
         return shared_postgres().url
     if service == "pgbouncer":
         return str(find_pgbouncer() or install_pgbouncer())
+    if service in PROGRAMS:
+        return obtain_program(service)
     raise NotAvailable(f"unknown service {service!r}")
 
 

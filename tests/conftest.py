@@ -10,6 +10,7 @@ them, and with ROPEWAY_TEST_STRICT=1 the run fails.
     postgres_server            the server behind them (devtools.postgres.PostgresServer)
     pgbouncer                  a transaction pool before that server; pgbouncer.url_for(database) → URL
     pgbouncer_database         URL of `postgres_database` through that pool
+    node, curl                 where the program is
 
 `async def test_...` runs under asyncio.run. A test that takes longer than its limit fails with the stack of
 every task; `@pytest.mark.limit(seconds)` sets another limit than 120 s (900 s for tests marked slow).
@@ -69,7 +70,12 @@ hypothesis.settings.load_profile(os.environ.get("ROPEWAY_TEST_HYPOTHESIS", "defa
 # ── Services ──
 
 #: Which services a fixture needs, so that they are there before the clock of the first test starts.
-NEEDS = {"postgres_server": ("postgres",), "pgbouncer": ("postgres", "pgbouncer")}
+NEEDS = {
+    "postgres_server": ("postgres",),
+    "pgbouncer": ("postgres", "pgbouncer"),
+    "node": ("node",),
+    "curl": ("curl",),
+}
 
 BROKER = pytest.StashKey[Broker]()
 SERVICES = pytest.StashKey["Services"]()
@@ -133,7 +139,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             session.config.stash[SERVICES].get(service)
         except NotAvailable:
-            return  # each test that needs it says so
+            continue  # each test that needs it says so
 
 
 class MakeDatabase(Protocol):
@@ -188,6 +194,18 @@ def pgbouncer(request: pytest.FixtureRequest, postgres_server: PostgresServer) -
 def pgbouncer_database(postgres_database: str, pgbouncer: PrivatePgBouncer) -> str:
     """URL of this test's `postgres_database`, through the pool."""
     return pgbouncer.url_for(urlsplit(postgres_database).path.lstrip("/"))
+
+
+@pytest.fixture(scope="session")
+def node(request: pytest.FixtureRequest) -> str:
+    """Where the program is; installed if it is missing."""
+    return request.config.stash[SERVICES].require("node")
+
+
+@pytest.fixture(scope="session")
+def curl(request: pytest.FixtureRequest) -> str:
+    """Where the program is; installed if it is missing."""
+    return request.config.stash[SERVICES].require("curl")
 
 
 # ── Not run ──

@@ -5,12 +5,13 @@ A page is walked from top to bottom in one folder that is empty at first:
 - a `python` block whose first line is a comment with a file's name (`# tasks.py`) is written there and imported by
   whoever needs it;
 - any other `python` block is run; all of a page share their names, and may `await` at the top level;
-- a `sh` block is run line by line: `ropeway ...` for real (a worker is started and has to come up), `python ...`
-  as well, `export A=b` counts for the rest of the page. What needs another machine or the network is left out:
-  the programs named in NOT_RUN, and no others;
+- a `sh` block is run line by line: `ropeway ...` for real (a worker or a server is started and has to come up),
+  `python ...` as well, `export A=b` (and `A=$(cat file)`) counts for the rest of the page. What needs another
+  machine or the network is left out: the programs named in NOT_RUN, and no others;
+- a `bash` block is given to bash as it is, curl and all, and stops at the first failure;
 - `<!-- not run: why -->` before a block leaves it out; Python is compiled all the same.
 
-`postgresql://localhost/app` stands for a database: it is replaced by a real one.
+`postgresql://localhost/app` stands for a database, `http://127.0.0.1:8000` for a server: a real one replaces it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Stands in the documents for the reader's own database.
 DATABASE = "postgresql://localhost/app"
+
+#: Where a server is that nobody told otherwise.
+SERVER = "http://127.0.0.1:8000"
 
 #: Programs whose lines are for reading.
 NOT_RUN = (

@@ -18,12 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.docs.pages import DATABASE, NOT_RUN, Block, blocks, commands
+from tests.docs.pages import DATABASE, NOT_RUN, SERVER, Block, blocks, commands
 
 ROPEWAY = [sys.executable, "-m", "ropeway"]
-LONG_RUNNING = {"worker", "dev", "upkeep", "demo"}
+LONG_RUNNING = {"worker", "dev", "upkeep", "demo", "server"}
 #: As text and as JSON.
-STARTED = re.compile(rb"(worker|upkeep)[ _]started")
+STARTED = re.compile(rb"(worker|upkeep|server)[ _]started")
+#: `$(cat FILE)` as the value of an export.
+CAT = re.compile(r"\$\(cat ([^()$]+)\)")
 #: How long a worker may take to come up, and any other command to end, on a busy machine.
 PATIENCE = 60.0
 
@@ -43,8 +45,8 @@ class Page:
         self._database = database
         self._names: dict[str, Any] = {"__name__": "page"}
         self._runner = asyncio.Runner()
-        self._servant: subprocess.Popen[bytes] | None = None
-        self._log = Path("servant.log")
+        #: One of each kind at a time, as a reader has a terminal for the server and one for a worker.
+        self._servants: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self) -> None:
         try:
@@ -54,14 +56,21 @@ class Page:
                 elif block.language == "sh" and not block.skipped:
                     for line, command in commands(block):
                         self._command(line, self._real(command))
+                elif block.language == "bash" and not block.skipped:
+                    say(f"{self._page.name}:{block.line}: bash")
+                    self._call(block.line, ["bash", "-euo", "pipefail", "-c", self._real(block.text)])
             self._runner.close()
-            self._stop_servant()
+            # Workers first: one that has a server is done with it when it stops.
+            for kind in sorted(self._servants, key=lambda kind: kind == "server"):
+                self._stop_servant(kind)
         except BaseException:
             self._give_up()
             raise
 
     def _real(self, text: str) -> str:
-        return text.replace(DATABASE, self._database) if self._database else text
+        real = text.replace(DATABASE, self._database) if self._database else text
+        port = os.environ.get("ROPEWAY_PORT")
+        return real.replace(SERVER, f"http://127.0.0.1:{port}") if port else real
 
     # ── Python ──
 
@@ -91,7 +100,7 @@ class Page:
     # ── Commands ──
 
     def _command(self, line: int, command: str) -> None:
-        words = shlex.split(command, comments=True)
+        words = shlex.split(CAT.sub(r"'\g<0>'", command), comments=True)
         while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
             raise DoesNotWork(f"{self._page.name}:{line}: write `export {words[0]}` instead")
         program = words[0]
@@ -100,7 +109,7 @@ class Page:
         say(f"{self._page.name}:{line}: {command}")
         if program == "export":
             name, _, value = words[1].partition("=")
-            os.environ[name] = value
+            os.environ[name] = CAT.sub(lambda found: Path(found[1]).read_text().strip(), value)
         elif program == "ropeway" and words[1] in LONG_RUNNING and "--once" not in words and "--help" not in words:
             self._start_servant(line, words[1:])
         elif program == "ropeway":
@@ -117,28 +126,34 @@ class Page:
 
     def _start_servant(self, line: int, arguments: list[str]) -> None:
         """A command that stays: it has to say that it is at work, and to end cleanly when it is asked to."""
-        self._stop_servant()
-        with self._log.open("wb") as log:
-            self._servant = subprocess.Popen([*ROPEWAY, *arguments], stderr=log, stdin=subprocess.DEVNULL)
+        kind = "server" if arguments[0] == "server" else "worker"
+        self._stop_servant(kind)
+        with _log_of(kind).open("wb") as log:
+            servant = subprocess.Popen([*ROPEWAY, *arguments], stderr=log, stdin=subprocess.DEVNULL)
+        self._servants[kind] = servant
         deadline = time.monotonic() + PATIENCE
-        while not STARTED.search(self._log.read_bytes()):
-            if self._servant.poll() is not None or time.monotonic() > deadline:
+        while not STARTED.search(_log_of(kind).read_bytes()):
+            if servant.poll() is not None or time.monotonic() > deadline:
                 raise DoesNotWork(f"{self._page.name}:{line}: it did not come up")
             time.sleep(0.02)
 
     def _give_up(self) -> None:
-        if self._servant is not None:
-            self._servant.kill()
-            self._servant.wait()
-            say(f"What it logged:\n{self._log.read_text(errors='replace')}")
+        for kind, servant in self._servants.items():
+            servant.kill()
+            servant.wait()
+            say(f"What the {kind} logged:\n{_log_of(kind).read_text(errors='replace')}")
 
-    def _stop_servant(self) -> None:
-        servant, self._servant = self._servant, None
+    def _stop_servant(self, kind: str) -> None:
+        servant = self._servants.pop(kind, None)
         if servant is None:
             return
         servant.send_signal(signal.SIGTERM)
         if servant.wait(PATIENCE):
-            raise DoesNotWork(f"{self._page.name}: a worker ended with exit code {servant.returncode}")
+            raise DoesNotWork(f"{self._page.name}: a {kind} ended with exit code {servant.returncode}")
+
+
+def _log_of(kind: str) -> Path:
+    return Path(f"{kind}.log")
 
 
 def main() -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from devtools.private import free_port
 from tests.docs.pages import DATABASE, ROOT, blocks
 
 DOCS = ROOT / "docs"
 
-RUN = ("workers.md", "retries.md", "schedules.md", "coming-from-celery.md")
-RUN_ON_POSTGRES = ("transactions.md", "operations.md")
+RUN = ("workers.md", "retries.md", "schedules.md", "coming-from-celery.md", "sdk.md")
+RUN_ON_POSTGRES = ("transactions.md", "operations.md", "server.md")
 
 
 def run_page(name: str, folder: Path, database: str = "") -> str:
@@ -25,7 +26,13 @@ def run_page(name: str, folder: Path, database: str = "") -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.docs.run_page", str(page), database],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT), "ROPEWAY_WORKER_HTTP_PORT": "0"},
+        env={
+            **environment,
+            "PYTHONPATH": str(ROOT),
+            "ROPEWAY_WORKER_HTTP_PORT": "0",
+            "ROPEWAY_PORT": str(free_port()),
+            "XDG_CONFIG_HOME": str(folder),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -46,11 +53,15 @@ def test_a_page_about_postgresql_works_as_it_is_written(name: str, tmp_path: Pat
     run_page(name, tmp_path, postgres_database)
 
 
-def test_the_quickstart_works_as_pasted_into_an_empty_folder(tmp_path: Path) -> None:
+def test_the_quickstart_works_as_pasted_into_an_empty_folder(tmp_path: Path, curl: str) -> None:
     said = run_page("README.md", tmp_path)
     assert "\nHello, Ada!\n" in said
     assert '\n"Hello, Bob!"\n' in said
     assert len(re.findall(r" succeeded +welcome ", said)) == 2
+    # Over HTTP.
+    assert '"payload":{"name": "Eve"},"attempt":0' in said
+    assert '"payload":{"name":"Bob"}' in said
+    assert '"queue":"default","paused":false,"counts":{' in said
 
 
 def test_getting_started_leads_from_nothing_to_postgresql(tmp_path: Path, postgres_database: str) -> None:
