@@ -1,4 +1,4 @@
-"""`python -m bench engine|worker --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
+"""`python -m bench engine|worker|http --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import sys
 from bench import fleet
 from bench.engine import EngineBench
 from bench.figures import Report
+from bench.http import HttpBench
 from bench.stores import stores
 from bench.worker import WorkerBench
+
+KINDS: dict[str, type[EngineBench | WorkerBench | HttpBench]] = {
+    "engine": EngineBench,
+    "worker": WorkerBench,
+    "http": HttpBench,
+}
 
 
 def main() -> int:
@@ -19,18 +26,21 @@ def main() -> int:
     _arguments(engine, ["postgres", "sqlite", "memory"], "enqueue,drain,latency,ageing,pinned,shares")
     worker = kinds.add_parser("worker", help="no-op tasks through the whole worker, events and logs on")
     _arguments(worker, ["postgres", "sqlite"], "drain,latency,idle")
+    http = kinds.add_parser("http", help="`ropeway server` under load, keys and limits on")
+    _arguments(http, ["postgres", "sqlite"], "single,batch,drain,pickup,idle", default="postgres")
     asked = parser.parse_args()
     with stores(asked.engine, postgres_version=asked.postgres) as made:
         if not asked.json:
             print(f"{made.version}, {made.durability}, events on")
-        kind = EngineBench if asked.what == "engine" else WorkerBench
-        bench = kind(made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
+        bench = KINDS[asked.what](made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
         fleet.run(bench.run())
     return finish(bench.report, as_json=asked.json, check=asked.check)
 
 
-def _arguments(parser: argparse.ArgumentParser, engines: list[str], parts: str) -> None:
-    parser.add_argument("--engine", choices=engines, required=True)
+def _arguments(
+    parser: argparse.ArgumentParser, engines: list[str], parts: str, *, default: str | None = None
+) -> None:
+    parser.add_argument("--engine", choices=engines, required=default is None, default=default)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
     parser.add_argument("--check", action="store_true", help="exit 1 and name every figure that misses its target")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes; targets do not apply")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from bench.figures import Figure, Report, say
+from bench.processes import cpu_seconds, rss_mib
 from bench.stores import Store, Stores
 from bench.worker_tasks import app, arrive
 from ropeway.core.job import Job, NewJob
@@ -38,7 +38,6 @@ DRAIN_JOBS = 200_000
 LATENCY_SAMPLES = 400
 IDLE_SECONDS = 10.0
 TASKS = Path(__file__).with_name("worker_tasks.py")
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class WorkerBench:
@@ -69,8 +68,8 @@ class WorkerBench:
                 async with _worker(store, processes) as worker:
                     await _until_drained(engine, number, worker)
                     children = await worker.children(engine)
-                    cpu = sum(map(_cpu_seconds, children)) / number * 1e6
-                    rss = max(map(_rss_mib, children))
+                    cpu = sum(map(cpu_seconds, children)) / number * 1e6
+                    rss = max(map(rss_mib, children))
                 rate = number / await _span(engine, ids)
             plural = "ren" if processes > 1 else ""
             target = RATES.get(self._stores.kind, {}).get(processes) if self._scale >= 1 else None
@@ -114,9 +113,9 @@ class WorkerBench:
         async with self._store() as store, store.engine() as engine, _worker(store, 1) as worker:
             pids = [worker.process.pid, *await worker.children(engine)]
             await asyncio.sleep(2.0)
-            before = sum(map(_cpu_seconds, pids))
+            before = sum(map(cpu_seconds, pids))
             await asyncio.sleep(IDLE_SECONDS)
-            used = sum(map(_cpu_seconds, pids)) - before
+            used = sum(map(cpu_seconds, pids)) - before
         percent = 100 * used / IDLE_SECONDS
         self._add(Figure("CPU of an idle worker", percent, "% of a core", IDLE_PERCENT, at_most=True))
 
@@ -215,14 +214,3 @@ async def _arrivals(engine: Engine, samples: int, worker: _Running) -> list[floa
             await asyncio.sleep(0.005)
         taken.append(msgspec.json.decode(job.result) * 1000)
     return taken
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
-
-
-def _rss_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024

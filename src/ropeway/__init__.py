@@ -1,10 +1,13 @@
 """Ropeway: durable background jobs. These are the promised names; everything else may move."""
 
+from typing import TYPE_CHECKING
+
 from ropeway.app import Ropeway
 from ropeway.client.handles import JobHandle, SyncJobHandle
 from ropeway.client.tasks import Task
 from ropeway.core.decide import Rules
 from ropeway.core.errors import (
+    AccessError,
     BadArguments,
     BadCursor,
     BatchTooLarge,
@@ -21,13 +24,19 @@ from ropeway.core.errors import (
     JobFailed,
     KeyInFlight,
     LeaseLost,
+    LimitError,
+    MissingScope,
     NameTaken,
     NotFound,
     NotSupported,
     PayloadError,
     PositionExpired,
+    QueueFull,
+    QuotaExceeded,
+    RateLimited,
     ResultUnavailable,
     RopewayError,
+    Unauthenticated,
     Unavailable,
     UnknownTask,
     UsageError,
@@ -50,11 +59,17 @@ from ropeway.settings import Settings
 from ropeway.task.context import JobContext
 from ropeway.task.middleware import Middleware
 
+if TYPE_CHECKING:
+    from ropeway.sdk import AsyncClient, Client
+
 __all__ = [
+    "AccessError",
+    "AsyncClient",
     "Attempt",
     "BadArguments",
     "BadCursor",
     "BatchTooLarge",
+    "Client",
     "ConfigurationError",
     "ConflictError",
     "Done",
@@ -80,9 +95,11 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Leased",
+    "LimitError",
     "LogLine",
     "Lost",
     "Middleware",
+    "MissingScope",
     "NameTaken",
     "NewJob",
     "NewSchedule",
@@ -91,6 +108,9 @@ __all__ = [
     "PayloadError",
     "PositionExpired",
     "Progress",
+    "QueueFull",
+    "QuotaExceeded",
+    "RateLimited",
     "Released",
     "ResultUnavailable",
     "RetryPolicy",
@@ -104,6 +124,7 @@ __all__ = [
     "State",
     "SyncJobHandle",
     "Task",
+    "Unauthenticated",
     "Unavailable",
     "Unique",
     "UnknownTask",
@@ -115,3 +136,12 @@ __all__ = [
     "engine_for",
     "retry_policy",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The HTTP client takes longer to import than all the rest, and a program with an engine has no use for it.
+    if name in ("AsyncClient", "Client"):
+        from ropeway import sdk
+
+        return getattr(sdk, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ropeway.runtime.service import Outage
     from ropeway.settings import Settings
     from ropeway.worker.options import WorkerOptions
+    from ropeway.worker.program import Chores
 
 
 async def run_worker(
@@ -29,12 +31,14 @@ async def run_worker(
     processes: int = 1,
     upkeep: bool = True,
     watch: bool = False,
+    beside: Chores | None = None,
 ) -> int:
     """Run until told to stop; the exit code. `watch` replaces the children whenever a Python file changes.
+    `beside` is what else the parent does meanwhile, with its engine.
 
     `memory://` runs in one process, because no other could see its jobs.
     """
-    chores = upkeep_of if upkeep else None
+    chores = _together(upkeep_of if upkeep else None, beside)
     supervisor = Supervisor(target, options, flags=flags, processes=processes, chores=chores, wait_for_a_fix=watch)
     watching = asyncio.create_task(_reload(supervisor)) if watch else None
     try:
@@ -54,6 +58,21 @@ async def run_worker(
 def upkeep_of(engine: Engine, settings: Settings, metrics: WorkerMetrics, outage: Outage) -> Upkeep:
     """The chores of a worker's process, with a count of the queues for its metrics."""
     return Upkeep(engine, settings, metrics=metrics, outage=outage, survey=True)
+
+
+def _together(*parts: Chores | None) -> Chores | None:
+    given = [part for part in parts if part is not None]
+
+    @contextlib.asynccontextmanager
+    async def all_of_them(
+        engine: Engine, settings: Settings, metrics: WorkerMetrics, outage: Outage
+    ) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for part in given:
+                await stack.enter_async_context(part(engine, settings, metrics, outage))
+            yield
+
+    return all_of_them if given else None
 
 
 async def _reload(supervisor: Supervisor) -> None:

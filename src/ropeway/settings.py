@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from ropeway.core.errors import ConfigurationError
-from ropeway.core.redact import hide_password
+from ropeway.core.redact import MASK, hide_password
 
 __all__ = ["Settings", "default_of", "describe", "hide_password", "is_secret", "setting_names", "variable_of"]
 
@@ -67,6 +67,23 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, extra={"expected": "a port f
 PortOrOff = Annotated[
     int,
     msgspec.Meta(ge=-1, le=65_535, extra={"expected": "a port up to 65535, 0 (any free one) or -1 (off)"}),
+]
+HostNames = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9._\[\]:-]+(,[A-Za-z0-9._\[\]:-]+)*\Z",
+        extra={"expected": "host names with commas between them, such as jobs.example.com,jobs.internal"},
+    ),
+]
+File = Annotated[
+    str, msgspec.Meta(min_length=1, pattern=r"^[^\n\0]+\Z", extra={"expected": "the path of a file in PEM form"})
+]
+Token = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^rw_[!-~]{1,200}\Z",
+        extra={"expected": "an API key as `ropeway keys create` shows it", "secret": True, "hidden": True},
+    ),
 ]
 LogLevel = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
@@ -170,8 +187,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_events: Annotated[
         float,
         msgspec.Meta(ge=0, le=_LONGEST_KEEP),
-        _says("Seconds the history is kept; raised to the longest of the other `keep_` settings if less."),
+        _says("Seconds the history of jobs is kept; raised to the longest that jobs are kept if less."),
     ] = 1_209_600.0
+    keep_actions: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=_LONGEST_KEEP),
+        _says("Seconds it is kept what operators did (`ropeway audit`)."),
+    ] = 7_776_000.0
     max_payload_bytes: Annotated[
         int, msgspec.Meta(ge=1, le=1 << 28), _says("The largest payload or result accepted, in bytes of JSON.")
     ] = 1_048_576
@@ -189,13 +211,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[Host, _says("The address that Ropeway's HTTP ports listen on; 0.0.0.0 is all of them.")] = (
         "127.0.0.1"
     )
+    port: Annotated[Port, _says("The port of `ropeway server`; 0 takes any free one.")] = 8000
+    host_names: Annotated[
+        HostNames | None,
+        _says("Names besides localhost and the address itself that requests may call the server by."),
+    ] = None
+    behind_proxy: Annotated[
+        Switch,
+        _says("Whether a proxy in front speaks TLS, so that the server may listen beyond this host without it."),
+    ] = False
+    tls_cert: Annotated[File | None, _says("The server's certificate chain; with `tls_key` it speaks HTTPS.")] = (
+        None
+    )
+    tls_key: Annotated[File | None, _says("The private key of `tls_cert`.")] = None
+    token: Annotated[
+        Token | None, _says("The API key that workers, clients and commands send to a Ropeway server.")
+    ] = None
+    compat: Annotated[
+        Switch, _says("Whether the server also answers the older paths that docs/http.md lists.")
+    ] = False
+    tenant_rate: Annotated[
+        float,
+        msgspec.Meta(ge=0.001, le=1e9),
+        _says(
+            "Requests per second that a tenant may make, unless it has a limit of its own; a job counts as one."
+        ),
+    ] = 10_000.0
+    tenant_burst: Annotated[
+        int, msgspec.Meta(ge=1, le=2**53), _says("Requests that a tenant may make at once after a quiet time.")
+    ] = 20_000
+    tenant_max_queued: Annotated[
+        int, msgspec.Meta(ge=1, le=2**53), _says("Jobs that a tenant may have waiting, in all its queues.")
+    ] = 10_000_000
+    tenant_max_leases: Annotated[
+        int, msgspec.Meta(ge=1, le=2**53), _says("Jobs that a tenant's workers may hold at once.")
+    ] = 100_000
     worker_http_port: Annotated[
         PortOrOff,
         _says("A worker's port for /health, /ready and /metrics: 0 takes any free one, -1 switches it off."),
     ] = 9091
     metrics_port: Annotated[
         Port | None,
-        _says("The same for processes that have no worker port, such as `ropeway upkeep`; none: no such port."),
+        _says(
+            "The same for `ropeway upkeep`, and for `ropeway server`, there on loopback only; none: no such port."
+        ),
     ] = None
     log_level: Annotated[LogLevel, _says("The least urgent level that is logged.")] = "INFO"
     log_format: Annotated[
@@ -248,7 +307,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, object]:
         """Every setting by name, passwords hidden: safe to print or log."""
-        return {name: _shown(getattr(self, name)) for name in setting_names()}
+        return {name: _shown(name, getattr(self, name)) for name in setting_names()}
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
@@ -351,5 +410,7 @@ def _metas(kind: Any) -> list[msgspec.Meta]:
     return [meta for part in get_args(kind) for meta in _metas(part)]
 
 
-def _shown(value: object) -> object:
-    return hide_password(value) if isinstance(value, str) else value
+def _shown(name: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return MASK if _extra(name, "hidden") else hide_password(value)

@@ -18,15 +18,32 @@ from tests.engines.suite import run_suite
 if TYPE_CHECKING:
     from ropeway.testing.conformance.subject import Harness
 
-#: What random programs have no eye for: they make no schedules, hear no signals, log nothing and report nobody.
+#: What random programs have no eye for: they make no schedules, hear no signals, log nothing, report nobody and do
+#: nothing with tenants' keys, limits and operators' actions.
 OUT_OF_SIGHT = {
     "AbsentWorkersListed",
     "AbsentWorkersNeverForgotten",
+    "ActionsNeverPruned",
+    "ActionsPageSeenTwice",
+    "BucketHasNoBrim",
+    "BucketNeverRefilled",
+    "BucketOfAllTenants",
+    "BucketsNeverForgotten",
     "LinesAllKept",
     "LogUnfenced",
     "NoWakeUp",
     "PausedScheduleFires",
+    "RevokedLater",
+    "RotationEndsNothing",
+    "RotationProlongs",
+    "RotationRevives",
     "ScheduleFiredTwice",
+    "SecretDrawnAnew",
+    "TenantLeakInActions",
+    "TenantLeakInKeys",
+    "TenantLeakInRevoke",
+    "TenantNameTwice",
+    "UseOfTenantNotNoted",
 }
 
 

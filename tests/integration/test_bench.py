@@ -73,6 +73,24 @@ def test_a_quick_run_of_the_worker_drains_through_real_processes_and_measures_th
     assert all(value > 0 for value in figures.values())
 
 
+def test_a_quick_run_of_the_service_asks_a_real_server_and_measures_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "http", "--engine", "sqlite", "--quick", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = {figure["name"]: figure for figure in json.loads(done.stdout)["figures"]}
+    assert {"single enqueue", "single enqueue, p50", "single enqueue, keyed, p99"} <= figures.keys()
+    assert {"batch enqueue, 1,000 jobs per request", "lease and ack, 100 jobs per request"} <= figures.keys()
+    assert {"pickup through a long poll, p50", "RSS with idle long polls"} <= figures.keys()
+    assert all(figure["value"] > 0 for name, figure in figures.items() if not name.startswith("CPU"))
+    assert "CPU of the server/request" in figures["single enqueue"]["note"]
+
+
 @pytest.mark.parametrize(
     ("figure", "ok"),
     [

@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -90,11 +91,13 @@ def test_once_every_job_reaches_its_end(url: str | None, tmp_path: Path) -> None
 
 async def test_it_leaves_nothing_at_work_in_a_store_of_others(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'theirs.db'}"
-    with started("--port", "-1", "--url", url, cwd=tmp_path) as demo:
+    with started("--port", "0", "--url", url, cwd=tmp_path) as demo:
         demo.says(lambda said: "waits for its time" in said)
         assert demo.interrupted() == 0
     async with engine_for(Settings.load({"url": url}, environ={})) as engine:
         assert await engine.schedules() == []
+        now = await engine.now()
+        assert not any(key.good(now) for key in await engine.keys())
         assert (await engine.find(JobFilter(states=LIVE_STATES))).jobs == []
         assert (await engine.find(JobFilter(type="demo.later"))).jobs[0].state is State.CANCELLED
 
@@ -113,11 +116,15 @@ def test_it_goes_on_until_ctrl_c_and_serves_its_figures(tmp_path: Path) -> None:
     with started("--port", "0", cwd=tmp_path) as demo:
         again = re.compile(rf"enqueued +{ACTS[0].title}\b")
         demo.says(lambda said: len(again.findall(said)) >= 2)
-        base = re.search(r"http://\S+(?=/metrics)", demo.said())
-        assert base is not None
-        health = json.loads(get(f"{base[0]}/health"))
-        assert health == {"status": "ok", "engine": "sqlite"}
-        assert re.search(r"^ropeway_jobs_dead_total\{.*\} [1-9]", get(f"{base[0]}/metrics"), re.MULTILINE)
+        line = re.search(r"curl .*\$\(cat (\S+)\)\" (http://\S+)(/v1/jobs)", demo.said())
+        assert line is not None
+        file, base, path = line.groups()
+        assert stat.S_IMODE(Path(file).stat().st_mode) == 0o600
+        assert json.loads(get(f"{base}/health"))["engine"] == "sqlite"
+        token = Path(file).read_text()
+        assert token not in demo.said()
+        assert json.loads(get(f"{base}{path}", token))["jobs"]
+        assert re.search(r"^ropeway_jobs_dead_total\{.*\} [1-9]", get(f"{base}/metrics", token), re.MULTILINE)
         assert demo.interrupted() == 0
         assert demo.said().rstrip().endswith("Stopped.")
         assert "Traceback" not in demo.said()
@@ -143,8 +150,9 @@ async def test_a_job_that_ends_otherwise_is_named_and_the_exit_code_is_1(tmp_pat
         assert said.count("NOT AS PROMISED") == 1
 
 
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+def get(url: str, token: str | None = None) -> str:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +29,13 @@ async def version() -> str:
 
 
 class Dev:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         self.log = folder / "dev.log"
         clean = {name: text for name, text in os.environ.items() if not name.startswith("ROPEWAY_")}
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ropeway", "dev", "--port", "-1"],
+                [sys.executable, "-m", "ropeway", "dev", *(arguments or ("--port", "-1"))],
                 cwd=folder,
                 env=clean,
                 stdout=output,
@@ -79,3 +82,28 @@ def test_a_change_is_taken_over_and_a_mistake_is_told_and_waited_out(dev: Dev) -
     dev.write(TASKS.format("three"))
     assert "three" in dev.answer()
     assert "Traceback" not in dev.log.read_text()
+
+
+def test_the_api_is_served_beside_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS.format("one"))
+    dev = Dev(tmp_path, "--port", "0")
+    try:
+        wait_until(lambda: dev.says("serves http://"), within=40)
+        url = dev.log.read_text().partition("serves ")[2].split()[0]
+        token = (tmp_path / "ropeway.db.token").read_text().strip()
+        job = _call(url, token, "POST", "/v1/jobs", {"type": "version"})
+        path = f"/v1/jobs/{job['id']}"
+        wait_until(lambda: _call(url, token, "GET", path)["status"] == "succeeded", within=40)
+        assert _call(url, token, "GET", path)["result"] == "one"
+        assert token not in dev.log.read_text()
+    finally:
+        dev.process.send_signal(signal.SIGINT)
+        assert dev.process.wait(30) == 0
+
+
+def _call(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return json.loads(reply.read())

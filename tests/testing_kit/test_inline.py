@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ropeway import JobContext, Ropeway
+from ropeway import JobContext, NewJob, Ropeway
 from ropeway.testing import Kit
 
 
@@ -53,6 +53,18 @@ async def test_in_an_async_test(ropeway: Kit, app: Ropeway) -> None:
         assert await job.result() == 16
         pair = await asyncio.gather(double.aenqueue(1), double.aenqueue(2))
         assert [await one.result() for one in pair] == [2, 4]
+
+
+async def test_the_answer_has_the_times_of_the_job_that_ran(ropeway: Kit, app: Ropeway) -> None:
+    @app.task(max_attempts=2)
+    async def fail() -> None:
+        raise Broken
+
+    with ropeway.inline(raise_errors=False):
+        (answer,) = await ropeway.engine.enqueue([NewJob("fail", delay=60)])
+    (job,) = await ropeway.engine.get([answer.id])
+    assert job is not None
+    assert (answer.state, answer.created_at, answer.run_at) == (job.state, job.created_at, job.run_at)
 
 
 async def test_a_plain_handler_of_an_async_test_may_enqueue_too(ropeway: Kit, app: Ropeway) -> None:

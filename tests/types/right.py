@@ -6,7 +6,18 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
-from ropeway import Job, JobContext, JobHandle, Ropeway, SyncJobHandle, Unique, retry_policy
+from ropeway import (
+    AsyncClient,
+    Client,
+    Job,
+    JobContext,
+    JobHandle,
+    Ropeway,
+    SyncJobHandle,
+    Unique,
+    retry_policy,
+)
+from ropeway.wire import models
 
 app = Ropeway("memory://")
 
@@ -69,3 +80,20 @@ def sync_program(ctx: JobContext, job: Job) -> None:
     assert_type(with_job(job, 3), list[int])
     unawaited = with_context(ctx, 3)
     _ = assert_type(unawaited, Coroutine[Any, Any, int])
+
+
+def over_http(client: Client) -> None:
+    assert_type(client.enqueue("t", {"a": 1}, priority="high", delay=5), models.EnqueuedBrief)
+    assert_type(client.enqueue_batch([{"type": "t", "payload": [1]}]), list[models.EnqueuedBrief])
+    leased = client.lease(["a", "b"], "w1", count=5, wait=10)
+    assert_type(leased, list[models.LeasedJob])
+    assert_type(client.ack(leased[0], {"ok": True}), models.AckReply)
+    for job in client.list_jobs(queue="a"):
+        assert_type(job, models.Job)
+
+
+async def over_http_async(client: AsyncClient) -> None:
+    assert_type(await client.enqueue("t"), models.EnqueuedBrief)
+    assert_type(await client.get_job("0198c0de-0000-7000-8000-000000000000"), models.Job)
+    async for job in client.list_jobs():
+        assert_type(job.attempts, int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropeway import Job, JobContext, Ropeway
+from ropeway import Client, Job, JobContext, Ropeway
 
 app = Ropeway("memory://")
 
@@ -60,3 +60,11 @@ def sync_program() -> None:
     render(3)  # wrong: arg-type
     number: int = render.enqueue("a").result()  # wrong: assignment
     assert number
+
+
+def over_http(client: Client) -> None:
+    client.enqueue()  # wrong: call-arg
+    client.enqueue("t", colour=1)  # wrong: call-arg
+    client.lease("q", 5)  # wrong: arg-type
+    client.ack("x")  # wrong: arg-type
+    client.get_status(3)  # wrong: arg-type

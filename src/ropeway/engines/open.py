@@ -14,7 +14,7 @@ from ropeway.engines.protocol import Engine, EngineRules
 if TYPE_CHECKING:
     from ropeway.settings import Settings
 
-KNOWN = "sqlite:///file.db, postgresql://user@host/database, memory://"
+KNOWN = "sqlite:///file.db, postgresql://user@host/database, http://server:8000, memory://"
 
 
 def engine_rules(settings: Settings) -> EngineRules:
@@ -33,6 +33,7 @@ def engine_rules(settings: Settings) -> EngineRules:
         keep_cancelled=settings.keep_cancelled,
         keep_dead=settings.keep_dead,
         keep_events=settings.keep_events,
+        keep_actions=settings.keep_actions,
         max_payload_bytes=settings.max_payload_bytes,
     )
 
@@ -59,6 +60,9 @@ def engine_for(settings: Settings) -> Engine:
                 durability=settings.durability,
             )
             return postgres
+        case "http" | "https":
+            remote: Engine = _load("remote", "RemoteEngine")(settings.url, settings.token)
+            return remote
     raise ConfigurationError(
         f"no engine for a URL that starts with {scheme or 'nothing'!r}", hint=f"use one of {KNOWN}"
     )

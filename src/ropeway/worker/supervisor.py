@@ -19,6 +19,7 @@ import msgspec
 
 from ropeway.core.errors import ConfigurationError, EngineError
 from ropeway.core.states import State
+from ropeway.engines.capabilities import Capability
 from ropeway.engines.open import engine_for
 from ropeway.observability import logs, names
 from ropeway.observability.metrics import WorkerMetrics
@@ -168,7 +169,8 @@ class Supervisor:
         )
         sidecar.start()
         stack.callback(sidecar.stop)
-        if self._chores is not None:
+        # What a server keeps, the server looks after.
+        if self._chores is not None and Capability.UPKEEP in engine.capabilities:
             chores = self._chores(engine, settings, self._metrics, self._outage)
             await stack.enter_async_context(chores)
         self._keeper = keeper = Keeper(

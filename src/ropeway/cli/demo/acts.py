@@ -13,6 +13,7 @@ import msgspec
 
 from ropeway import Attempt, Job, JobHandle, NewSchedule, State
 from ropeway.cli.demo import tasks
+from ropeway.cli.demo.calling import Caller, Made
 from ropeway.core.states import CancelReason, DeadReason
 from ropeway.engines.protocol import Engine
 
@@ -30,6 +31,8 @@ class Place(NamedTuple):
 
     engine: Engine
     name: str
+    #: The API, if it is served.
+    http: Caller | None = None
 
     @property
     def queue(self) -> str:
@@ -46,8 +49,18 @@ class Place(NamedTuple):
         return f"{self.name}-nowhere"
 
     @property
+    def abroad(self) -> str:
+        """Served over HTTP only."""
+        return f"{self.name}-abroad"
+
+    @property
     def queues(self) -> frozenset[str]:
-        return frozenset({self.queue, self.lane, self.nowhere})
+        return frozenset({self.queue, self.lane, self.nowhere, self.abroad})
+
+    @property
+    def api(self) -> Caller:
+        assert self.http is not None, "acts over HTTP are put on only when the API is served"  # noqa: S101
+        return self.http
 
 
 class Seen(NamedTuple):
@@ -73,12 +86,14 @@ class Act:
     `flaw` says what is not as promised about the end."""
 
     title: str
-    start: Callable[[Place], Awaitable[Sequence[JobHandle[Any]]]]
+    start: Callable[[Place], Awaitable[Sequence[JobHandle[Any] | Made]]]
     ends: State = State.SUCCEEDED
     flaw: Callable[[Seen], str | None] = nothing_more
     during: Callable[[Place, Job], Awaitable[None]] = let_it_run
     #: The type of the jobs that a schedule makes for it; it starts without any.
     fired: str | None = None
+    #: It needs the API.
+    over_http: bool = False
 
 
 @dataclass
@@ -173,6 +188,20 @@ async def _recurring(place: Place) -> Sequence[JobHandle[Any]]:
     return []
 
 
+async def _over_http(place: Place) -> Sequence[Made]:
+    key = f"{place.name} {await place.engine.now()}"
+    return [await place.api.enqueue(tasks.hello.name, place.queue, {"name": "Eve"}, key) for _ in range(2)]
+
+
+async def _abroad(place: Place) -> Sequence[Made]:
+    key = f"{place.name} {await place.engine.now()} abroad"
+    return [await place.api.enqueue("demo.any-language", place.abroad, "bonjour", key)]
+
+
+async def _work_over_http(place: Place, _job: Job) -> None:
+    await place.api.work_once(place.abroad)
+
+
 async def stop_recurring(place: Place) -> None:
     """Leave no schedule behind in a store that is not ours alone."""
     if any(schedule.name == place.name for schedule in await tasks.app.schedules.list()):
@@ -223,6 +252,11 @@ def _is_one_job(seen: Seen) -> str | None:
     return None if again.id == seen.job.id else "a second job was made"
 
 
+def _came_back(seen: Seen) -> str | None:
+    result = _result(seen.job)
+    return None if result == {"said": "bonjour"} else f"its result is {result}"
+
+
 def _used_up(seen: Seen) -> str | None:
     return _runs(seen, "failed", "failed") or _died_of(seen, DeadReason.MAX_ATTEMPTS)
 
@@ -270,6 +304,8 @@ ACTS: tuple[Act, ...] = (
     Act("has its process killed", _crash, flaw=lambda seen: _runs(seen, "crashed", "succeeded")),
     Act("is urgent and goes first", _overtakes, flaw=_went_first),
     Act("is asked for twice, runs once", _twice, flaw=_is_one_job),
+    Act("comes in over HTTP, twice", _over_http, flaw=_is_one_job, over_http=True),
+    Act("is run over HTTP", _abroad, flaw=_came_back, during=_work_over_http, over_http=True),
     Act("comes again every 2 seconds", _recurring, flaw=_fired_again, fired=tasks.tick.name),
     Act("never works", _broken, ends=State.DEAD, flaw=_used_up),
     Act("gives up at once", _discard, ends=State.DEAD, flaw=_rejected),

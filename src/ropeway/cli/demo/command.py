@@ -1,4 +1,4 @@
-"""The command, and what it starts: an engine, a worker and upkeep in one process, and a small HTTP port."""
+"""The command, and what it starts: an engine, a worker, upkeep and the HTTP API in one process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ from ropeway.cli import output
 from ropeway.core.errors import RopewayError
 
 if TYPE_CHECKING:
+    from ropeway.cli.demo.calling import Caller
     from ropeway.cli.demo.logbook import Logbook
     from ropeway.cli.demo.stage import Stage
     from ropeway.core.events import Event
@@ -50,7 +51,7 @@ def demo(
         ),
     ] = False,
     host: Annotated[
-        str, typer.Option("--host", help="Where the API and the dashboard will be; today /health and /metrics.")
+        str, typer.Option("--host", help="Where the HTTP API is served; an address of this host alone.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=-1, max=65_535, help="The same: 0 any free port, -1 none.")
@@ -71,12 +72,12 @@ def demo(
     from ropeway.settings import Settings
 
     logbook = Logbook()
-    with _store(url) as address, logbook.open():
+    with tempfile.TemporaryDirectory(prefix="ropeway-demo-") as folder, logbook.open():
         settings = Settings.load(
             {
-                "url": address,
+                "url": f"sqlite:///{Path(folder) / 'demo.db'}" if url is None else url,
                 "host": host,
-                "worker_http_port": port,
+                "port": max(port, 0),
                 "concurrency": 20,
                 "lease_seconds": LEASE,
                 "drain_seconds": 1.0,
@@ -87,36 +88,45 @@ def demo(
                 "dispatcher_interval": 0.2,
             }
         )
-        finished = run_in_new_loop(_run(settings, logbook, once=once))
+        served = Path(folder) / "token" if port >= 0 and _can_serve() else None
+        finished = run_in_new_loop(_run(settings, logbook, served, once=once))
     if once and not finished:
         raise typer.Exit(130)
 
 
-@contextlib.contextmanager
-def _store(url: str | None) -> Iterator[str]:
-    if url is not None:
-        yield url
-        return
-    with tempfile.TemporaryDirectory(prefix="ropeway-demo-") as folder:
-        yield f"sqlite:///{Path(folder) / 'demo.db'}"
+def _can_serve() -> bool:
+    """What serves HTTP is an extra; the demo goes without it if it must."""
+    from ropeway.cli.server import check_installed
+
+    try:
+        check_installed()
+    except RopewayError as error:
+        output.note(f"No HTTP API: {error}")
+        return False
+    return True
 
 
-async def _run(settings: Settings, logbook: Logbook, *, once: bool) -> bool:
-    """Whether the acts came to their end. Raises NotAsPromised when one did not end as it should."""
+async def _run(settings: Settings, logbook: Logbook, token: Path | None, *, once: bool) -> bool:
+    """Whether the acts came to their end. Raises NotAsPromised when one did not end as it should.
+
+    `token` is where the API's key is put; None: there is no API.
+    """
     from ropeway.cli.demo.acts import ACTS, Place, stop_recurring
     from ropeway.cli.demo.stage import Stage
     from ropeway.cli.demo.view import view_of
     from ropeway.engines.open import engine_for
+    from ropeway.observability.metrics import WorkerMetrics
 
     stopping = _stop_on_signals()
-    async with engine_for(settings) as engine:
-        place = Place(engine, f"demo-{os.urandom(3).hex()}")
-        stage = Stage(place, ACTS)
+    metrics = WorkerMetrics()
+    async with engine_for(settings) as engine, _serving(engine, settings, metrics, token) as served:
+        place = Place(engine, f"demo-{os.urandom(3).hex()}", None if served is None else served.caller)
+        stage = Stage(place, [act for act in ACTS if served is not None or not act.over_http])
         await stage.open()
-        async with _at_work(engine, settings, place.queue, place.lane) as address:
+        async with _at_work(engine, settings, metrics, place.queue, place.lane):
             try:
-                with view_of(stage, _headline(engine, settings, address)) as view:
-                    for act in ACTS:
+                with view_of(stage, _headline(engine, settings, served)) as view:
+                    for act in stage.acts:
                         await stage.begin(act)
                     await _until_over(stage, view.update, stopping)
                     finished = not stage.waiting_for
@@ -136,15 +146,48 @@ async def _run(settings: Settings, logbook: Logbook, *, once: bool) -> bool:
     return finished
 
 
-def _headline(engine: Engine, settings: Settings, address: str | None) -> str:
+def _headline(engine: Engine, settings: Settings, served: Served | None) -> str:
     from ropeway.core.redact import hide_password
 
     line = f"Ropeway on {engine.name}, durability {engine.durability}"
-    if address is not None:
-        line += f"; {address}/metrics"
     if engine.name != "memory":
         line += f"\nLook at it from elsewhere: ropeway jobs list --url {hide_password(settings.url)}"
+    if served is not None:
+        line += f'\nOver HTTP: curl -H "Authorization: Bearer $(cat {served.file})" {served.url}/v1/jobs'
     return line
+
+
+class Served(NamedTuple):
+    """The API while the demo runs: where it is, the file with its key, and one who calls it."""
+
+    url: str
+    file: Path
+    caller: Caller
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    engine: Engine, settings: Settings, metrics: WorkerMetrics, token: Path | None
+) -> AsyncIterator[Served | None]:
+    """The API with a key that ends with the demo: the store may be one that others use."""
+    if token is None:
+        yield None
+        return
+    from ropeway.asgi import Server
+    from ropeway.cli.demo.calling import Caller
+    from ropeway.cli.firstkey import put_secret
+    from ropeway.core.access import Scope
+    from ropeway.service.keys import Keys
+
+    keys = Keys(engine)
+    async with Server(engine, settings, metrics=metrics, port_may_change=True) as server:
+        key, text = await keys.create("ropeway demo", frozenset(Scope))
+        try:
+            put_secret(token, text)
+            async with Caller(server.url, text) as caller:
+                yield Served(server.url, token, caller)
+        finally:
+            await keys.revoke(key.id)
 
 
 async def _until_over(stage: Stage, update: Update, stopping: asyncio.Event) -> None:
@@ -187,36 +230,27 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 @contextlib.asynccontextmanager
-async def _at_work(engine: Engine, settings: Settings, *queues: str) -> AsyncIterator[str | None]:
-    """A worker, upkeep and the HTTP port; where that is. The last queue is served one job at a time."""
+async def _at_work(
+    engine: Engine, settings: Settings, metrics: WorkerMetrics, *queues: str
+) -> AsyncIterator[None]:
+    """A worker and upkeep. The last queue is served one job at a time."""
     from ropeway.cli.demo import tasks
-    from ropeway.observability.metrics import WorkerMetrics
     from ropeway.upkeep import Upkeep
     from ropeway.worker.inprocess import InProcessWorker
     from ropeway.worker.options import WorkerOptions
     from ropeway.worker.processes import Processes
-    from ropeway.worker.sidecar import Sidecar
 
-    metrics = WorkerMetrics()
     options = WorkerOptions(queues=queues, caps={queues[-1]: 1}).with_settings(settings)
     processes = Processes(TARGET, settings, worker_id="demo", tenant=options.tenant, kept=1)
-    sidecar = Sidecar(
-        settings.host,
-        settings.worker_http_port,
-        health=lambda: {"engine": engine.name},
-        ready=list,
-        metrics=metrics.render,
-    )
-    with sidecar:
-        async with (
-            Upkeep(engine, settings, metrics, survey=True),
-            InProcessWorker(tasks.app.program, engine, options, processes=processes) as worker,
-        ):
-            counting = asyncio.create_task(_count(worker, metrics, options.concurrency))
-            try:
-                yield sidecar.url
-            finally:
-                counting.cancel()
+    async with (
+        Upkeep(engine, settings, metrics, survey=True),
+        InProcessWorker(tasks.app.program, engine, options, processes=processes) as worker,
+    ):
+        counting = asyncio.create_task(_count(worker, metrics, options.concurrency))
+        try:
+            yield
+        finally:
+            counting.cancel()
 
 
 async def _count(worker: InProcessWorker, metrics: WorkerMetrics, slots: int) -> None:

@@ -1,0 +1,71 @@
+"""Submitting: one request per batch, so that it is stored whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ropeway.core.errors import BatchTooLarge
+from ropeway.core.fields import MAX_BATCH
+from ropeway.core.job import DEFAULT_TENANT, NewJob
+from ropeway.core.states import State
+from ropeway.engines.protocol import Enqueued
+from ropeway.engines.remote.connection import RemoteConnection, reader
+from ropeway.wire import models, paths, records
+
+#: Bytes of one request. The server takes no more, and a batch that needs two of them could be stored by half.
+MAX_BODY = 16 * 1_048_576
+
+
+class RemoteSubmitting(RemoteConnection):
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+        """As every engine. A lost reply is followed by the same request only if each job has an idempotency key:
+        otherwise it is Indeterminate, as with any other store. A key made up here would show in the jobs."""
+        if not jobs:
+            return []
+        if len(jobs) > MAX_BATCH:
+            raise BatchTooLarge(
+                f"at most {MAX_BATCH:,} jobs in one call to a server, these are {len(jobs):,}",
+                hint="split the batch",
+            )
+        body = msgspec.json.encode({"jobs": [_body(job) for job in jobs]})
+        if len(body) > MAX_BODY:
+            raise BatchTooLarge(
+                f"at most {MAX_BODY >> 20} MiB in one call to a server, this is {len(body) >> 20} MiB",
+                hint="split the batch",
+            )
+        repeatable = all(job.idempotency_key is not None for job in jobs)
+        reply = await self.tell(
+            "POST",
+            paths.JOBS_BATCH,
+            reader(models.EnqueuedBatch),
+            body,
+            tenant=tenant,
+            repeatable=repeatable,
+            limits=True,
+        )
+        return [_enqueued(one) for one in reply.jobs]
+
+
+def _enqueued(one: models.EnqueuedBrief) -> Enqueued:
+    return Enqueued(
+        one.id,
+        None if one.status == "pruned" else State(one.status),
+        one.deduplicated,
+        one.created_at or None,
+        one.run_at or None,
+    )
+
+
+def _body(job: NewJob) -> dict[str, Any]:
+    """What the job asks for, fields at their default left out.
+
+    With a key also what tells its body from another: it is the same through a server as with the store itself, so
+    that a job may be asked for again by either way.
+    """
+    body = records.lean(records.enqueue_body(job))
+    if job.idempotency_key is not None:
+        body["fingerprint"] = job.body_fingerprint().hex()
+    return body

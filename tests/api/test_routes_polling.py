@@ -1,0 +1,388 @@
+"""Long polls: who is woken, by what, how many questions that costs, and what happens to those who hang up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ropeway.api.polling import Polls
+from ropeway.core.job import NewJob
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.protocol import LeaseBatch, WorkerRef
+from tests.api.routes_kit import (
+    Caller,
+    Stage,
+    on_memory,
+    served_from_every_engine,
+    served_from_memory,
+    until,
+)
+
+OWNER = UUID(int=7)
+#: Longer than any test: whoever waits this long was not woken by a look of its own.
+NEVER = 1_000.0
+
+
+class Counted(MemoryEngine):
+    """Counts questions, and can be deaf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = 0
+        self.subscribed = 0
+        self.deaf = False
+
+    async def lease(self, *args: Any, **kwargs: Any) -> LeaseBatch:
+        self.questions += 1
+        # A question takes a while, as in a real store.
+        await asyncio.sleep(0)
+        return await super().lease(*args, **kwargs)
+
+    async def subscribe(self, *args: Any, **kwargs: Any) -> Any:
+        self.subscribed += 1
+        return await super().subscribe(*args, **kwargs)
+
+    def signal(self, tenant: str, queue: str) -> None:
+        if not self.deaf:
+            super().signal(tenant, queue)
+
+
+class Hub:
+    """Waiters in a hub, without HTTP round them."""
+
+    def __init__(self, engine: Counted, polls: Polls) -> None:
+        self.engine = engine
+        self.polls = polls
+        self.gone: set[int] = set()
+
+    async def wait(self, *queues: str, count: int = 1, wait: float = 30.0, number: int = 0) -> list[UUID]:
+        async def attempt() -> LeaseBatch:
+            return await self.engine.lease(queues or ("default",), count, WorkerRef("w", OWNER))
+
+        async def present() -> bool:
+            return number not in self.gone
+
+        batch = await self.polls.lease(
+            "default",
+            queues or ("default",),
+            wait,
+            attempt,
+            full=lambda batch: len(batch.leases) >= count,
+            present=present,
+        )
+        return [] if batch is None else [one.job.id for one in batch.leases]
+
+    def waiters(self, number: int, *queues: str) -> list[asyncio.Task[list[UUID]]]:
+        return [asyncio.create_task(self.wait(*queues, number=n)) for n in range(number)]
+
+
+@contextlib.asynccontextmanager
+async def hub(*, poll_seconds: float = NEVER, linger_seconds: float = NEVER) -> AsyncIterator[Hub]:
+    async with Counted() as engine:
+        polls = Polls(engine, asyncio.Event(), poll_seconds=poll_seconds, linger_seconds=linger_seconds)
+        try:
+            yield Hub(engine, polls)
+        finally:
+            await polls.close()
+
+
+def done(waiters: list[asyncio.Task[list[UUID]]]) -> int:
+    return sum(waiter.done() for waiter in waiters)
+
+
+async def settled() -> None:
+    """Let everything that can happen now happen."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+# ── The hub ──
+
+
+async def test_one_new_job_makes_few_questions_however_many_wait() -> None:
+    async with hub() as h:
+        waiters = h.waiters(1_000)
+        await until(lambda: h.polls.waiting == 1_000)
+        await settled()
+        assert h.engine.subscribed == 1
+        h.engine.questions = 0
+        await h.engine.enqueue([NewJob(type="a")])
+        await until(lambda: done(waiters) == 1)
+        await settled()
+        assert done(waiters) == 1
+        # The first, the two that its full batch has woken, and one more for a second signal.
+        assert h.engine.questions <= 5
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def test_newcomers_do_not_ask_where_others_wait_in_vain() -> None:
+    async with hub() as h:
+        first = h.waiters(1)
+        await until(lambda: h.polls.waiting == 1)
+        await settled()
+        asked = h.engine.questions
+        others = h.waiters(500)
+        await until(lambda: h.polls.waiting == 501)
+        assert h.engine.questions == asked
+        for waiter in first + others:
+            waiter.cancel()
+
+
+async def test_a_burst_reaches_as_many_as_there_are_jobs() -> None:
+    async with hub() as h:
+        waiters = h.waiters(200)
+        await until(lambda: h.polls.waiting == 200)
+        await h.engine.enqueue([NewJob(type="a") for _ in range(150)])
+        await until(lambda: done(waiters) == 150)
+        await settled()
+        assert done(waiters) == 150
+        got = [id for waiter in waiters if waiter.done() for id in waiter.result()]
+        assert len(set(got)) == 150
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def test_the_first_in_line_is_served_first() -> None:
+    async with hub() as h:
+        waiters = h.waiters(3)
+        await until(lambda: h.polls.waiting == 3)
+        for number in range(3):
+            await h.engine.enqueue([NewJob(type="a")])
+            await until(lambda number=number: done(waiters) == number + 1)
+            assert waiters[number].done()
+
+
+async def test_a_waiter_of_several_queues_hears_each_of_them() -> None:
+    async with hub() as h:
+        for queue in ("a", "b", "c"):
+            (waiter,) = h.waiters(1, "a", "b", "c")
+            await until(lambda: h.polls.waiting == 1)
+            await h.engine.enqueue([NewJob(type="x", queue=queue)])
+            assert len(await waiter) == 1
+
+
+async def test_a_job_that_becomes_due_is_found_without_a_signal() -> None:
+    async with hub() as h:
+        h.engine.deaf = True
+        await h.engine.enqueue([NewJob(type="a", delay=0.05)])
+        assert len(await h.wait()) == 1
+
+
+async def test_a_lost_signal_costs_a_look_not_the_whole_wait() -> None:
+    async with hub(poll_seconds=0.02) as h:
+        h.engine.deaf = True
+        waiters = h.waiters(5)
+        await until(lambda: h.polls.waiting == 5)
+        await h.engine.enqueue([NewJob(type="a") for _ in range(5)])
+        await asyncio.gather(*waiters)
+
+
+async def test_a_signal_between_the_first_look_and_the_line_is_not_missed() -> None:
+    class Slow(Counted):
+        async def lease(self, *args: Any, **kwargs: Any) -> LeaseBatch:
+            batch = await super().lease(*args, **kwargs)
+            if self.questions == 1:
+                await self.enqueue([NewJob(type="a")])
+                await settled()
+            return batch
+
+    async with Slow() as engine:
+        polls = Polls(engine, asyncio.Event(), poll_seconds=NEVER)
+        assert len(await Hub(engine, polls).wait()) == 1
+        await polls.close()
+
+
+async def test_a_signal_during_a_look_is_followed_by_another_look() -> None:
+    class Late(Counted):
+        async def lease(self, *args: Any, **kwargs: Any) -> LeaseBatch:
+            batch = await super().lease(*args, **kwargs)
+            if self.questions == 2:
+                # The look has found nothing; before it is answered, there is something.
+                await self.enqueue([NewJob(type="a")])
+                await settled()
+            return batch
+
+    async with Late() as engine:
+        polls = Polls(engine, asyncio.Event(), poll_seconds=NEVER)
+        (waiter,) = Hub(engine, polls).waiters(1)
+        await until(lambda: polls.waiting == 1)
+        polls._lanes["default", "default"].poke()
+        assert len(await waiter) == 1
+        await polls.close()
+
+
+async def test_nobody_waits_longer_than_asked() -> None:
+    async with hub() as h:
+        assert await h.wait(wait=0.02) == []
+        assert h.polls.waiting == 0
+
+
+async def test_one_that_has_gone_passes_its_turn_on() -> None:
+    async with hub() as h:
+        waiters = h.waiters(3)
+        await until(lambda: h.polls.waiting == 3)
+        h.gone = {0, 1}
+        await h.engine.enqueue([NewJob(type="a")])
+        assert len(await waiters[2]) == 1
+        assert [waiters[0].result(), waiters[1].result()] == [[], []]
+
+
+async def test_one_that_is_cut_off_in_its_turn_passes_it_on() -> None:
+    async with hub() as h:
+        waiters = h.waiters(2)
+        await until(lambda: h.polls.waiting == 2)
+        waiters[0].cancel()
+        await h.engine.enqueue([NewJob(type="a")])
+        assert len(await waiters[1]) == 1
+
+
+async def test_waiting_ends_when_the_server_stops() -> None:
+    async with Counted() as engine:
+        stopping = asyncio.Event()
+        polls = Polls(engine, stopping, poll_seconds=NEVER)
+        waiters = Hub(engine, polls).waiters(10)
+        await until(lambda: polls.waiting == 10)
+        stopping.set()
+        assert await asyncio.gather(*waiters) == [[]] * 10
+        assert await Hub(engine, polls).wait() == []
+        await polls.close()
+
+
+async def test_a_lane_that_nobody_wants_is_no_longer_listened_to() -> None:
+    async with hub(poll_seconds=0.01, linger_seconds=0.03) as h:
+        await h.wait(wait=0.01)
+        await until(lambda: not h.engine.subscriptions)
+
+
+async def test_a_hint_is_told_once_and_never_missed_between_two_calls() -> None:
+    async with hub() as h:
+        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30))
+        await until(lambda: h.polls.waiting == 1)
+        await h.engine.enqueue([NewJob(type="a")])
+        signalled, number = await waiting
+        assert signalled
+        assert await h.polls.hint("default", ["default"], 0, after=number) == (False, number)
+        await h.engine.enqueue([NewJob(type="a")])
+        await until(lambda: h.polls._lanes["default", "default"].signalled > number)
+        signalled, _ = await h.polls.hint("default", ["default"], 30, after=number)
+        assert signalled
+
+
+# ── Through HTTP ──
+
+
+async def poll(caller: Caller, queue: str = "default", **fields: Any) -> Any:
+    return await caller.post(f"/v1/queues/{queue}/lease", {"worker_id": "w", "wait": 30, **fields})
+
+
+@served_from_every_engine
+async def test_a_long_poll_gets_the_job_that_comes(stage: Stage) -> None:
+    caller = await stage.caller()
+    waiting = asyncio.create_task(poll(caller))
+    await until(lambda: stage.api.deps.polls.waiting == 1)
+    made = await caller.job()
+    answer = await waiting
+    assert answer.json()["leases"][0]["job"]["id"] == made["id"]
+
+
+@served_from_memory
+async def test_a_hundred_workers_share_what_comes(stage: Stage) -> None:
+    caller = await stage.caller()
+    waiting = [asyncio.create_task(poll(caller)) for _ in range(100)]
+    await until(lambda: stage.api.deps.polls.waiting == 100)
+    jobs = {"jobs": [{"type": "a"}] * 100}
+    ids = {one["id"] for one in (await caller.post("/v1/jobs/batch", jobs)).json()["jobs"]}
+    answers = await asyncio.gather(*waiting)
+    assert {answer.json()["leases"][0]["job"]["id"] for answer in answers} == ids
+
+
+@served_from_every_engine
+async def test_a_poll_in_vain_is_answered_with_nothing(stage: Stage) -> None:
+    answer = await poll(await stage.caller(), wait=0.05)
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+@served_from_every_engine
+async def test_a_client_that_hangs_up_leaves_no_job_behind(stage: Stage) -> None:
+    caller = await stage.caller()
+    waiting = [asyncio.create_task(poll(caller)) for _ in range(3)]
+    await until(lambda: stage.api.deps.polls.waiting == 3)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    made = await caller.job()
+    # Each of the three is found gone in its turn; whoever comes next gets the job, at once and for the first time.
+    await until(lambda: stage.api.deps.polls.waiting == 0)
+    (lease,) = await caller.lease(wait=10)
+    assert lease["job"]["id"] == made["id"]
+    assert lease["attempt"] == 1
+
+
+@served_from_memory
+async def test_jobs_leased_for_one_who_left_meanwhile_are_given_back(stage: Stage) -> None:
+    """The client hangs up while the store is being asked."""
+    caller = await stage.caller()
+    engine = stage.engine
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    lease = type(engine).lease
+
+    async def slow(*args: Any, **kwargs: Any) -> LeaseBatch:
+        batch = await lease(engine, *args, **kwargs)
+        if batch.leases:
+            asked.set()
+            await go_on.wait()
+        return batch
+
+    engine.lease = slow  # type: ignore[method-assign]
+    waiting = asyncio.create_task(poll(caller))
+    await until(lambda: stage.api.deps.polls.waiting == 1)
+    made = await caller.job()
+    await asked.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    go_on.set()
+    await until(lambda: _status(caller, made["id"], "queued"))
+
+
+async def _status(caller: Caller, id: str, status: str) -> bool:
+    return (await caller.get(f"/v1/jobs/{id}")).json()["status"] == status
+
+
+@served_from_memory
+async def test_a_stopping_server_answers_those_who_wait(stage: Stage) -> None:
+    caller = await stage.caller()
+    waiting = [asyncio.create_task(poll(caller)) for _ in range(5)]
+    await until(lambda: stage.api.deps.polls.waiting == 5)
+    stage.api.end_waiting()
+    assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [204] * 5
+
+
+@served_from_memory
+async def test_a_hint_comes_through_http(stage: Stage) -> None:
+    caller = await stage.caller()
+    waiting = asyncio.create_task(caller.post("/v1/wait", {"queues": ["a", "b"], "wait": 30}))
+    await until(lambda: stage.api.deps.polls.waiting == 1)
+    await caller.job(queue="b")
+    assert (await waiting).json()["signalled"] is True
+    nothing = await caller.post("/v1/wait", {"queues": ["c"], "wait": 0})
+    assert nothing.json()["signalled"] is False
+
+
+@pytest.mark.parametrize("wait", [99_999, 30.5])
+@on_memory
+async def test_a_longer_wait_is_cut(stage: Stage, wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    polls = stage.api.deps.polls
+
+    async def lease(_tenant: str, _queues: Any, wait: float, *_: Any, **__: Any) -> None:
+        asked.append(wait)
+
+    monkeypatch.setattr(polls, "lease", lease)
+    answer = await poll(await stage.caller(), wait=wait)
+    assert (answer.status_code, asked) == (204, [30.0])
