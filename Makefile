@@ -11,8 +11,8 @@ MAKEFLAGS += --no-print-directory
 ARGS ?=
 # The interpreter to build .venv with; by default the newest one that works.
 PYTHON ?=
-# Test processes at once: a number, or auto for one per core.
-WORKERS ?= auto
+# Test processes at once. Two per core: many tests wait for processes and clocks more than they compute.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 
 VENV := .venv
 BIN := $(VENV)/bin

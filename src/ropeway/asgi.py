@@ -37,6 +37,9 @@ STOP_SECONDS = 10.0
 #: so that it is the client who closes and no request is sent into a closing connection.
 KEEP_ALIVE_SECONDS = 75
 BACKLOG = 2_048
+
+#: Connections beside those that wait. Beyond that uvicorn itself says 503: the last wall, before memory runs out.
+BESIDE_WAITING = 10_000
 #: Addresses that mean every address of the host.
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
@@ -74,8 +77,8 @@ def is_loopback(host: str) -> bool:
 def names_of(settings: Settings) -> tuple[str, ...]:
     """What requests may call the server."""
     own = f"[{settings.host}]" if ":" in settings.host else settings.host
-    more = () if settings.host_names is None else tuple(settings.host_names.split(","))
-    return (*LOOPBACK_NAMES, *(() if settings.host in EVERYWHERE else (own,)), *more)
+    more = (name.strip() for name in (settings.host_names or "").split(","))
+    return (*LOOPBACK_NAMES, *(() if settings.host in EVERYWHERE else (own,)), *filter(None, more))
 
 
 class Server:
@@ -191,6 +194,7 @@ class Server:
             proxy_headers=False,
             server_header=False,
             backlog=BACKLOG,
+            limit_concurrency=self.settings.max_waiting + BESIDE_WAITING,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(STOP_SECONDS),
             ssl_certfile=self.settings.tls_cert,

@@ -230,6 +230,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compat: Annotated[
         Switch, _says("Whether the server also answers the older paths that docs/http.md lists.")
     ] = False
+    max_waiting: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1_000_000),
+        _says("Long polls and streams that one server holds open at once; a tenant gets three quarters of them."),
+    ] = 20_000
     tenant_rate: Annotated[
         float,
         msgspec.Meta(ge=0.001, le=1e9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -133,6 +134,7 @@ class Served:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_die_with_the_test,
                 env={
                     **{name: value for name, value in os.environ.items() if not name.startswith("ROPEWAY_")},
                     "PYTHONPATH": os.pathsep.join(
@@ -235,6 +237,11 @@ def a_store(request: pytest.FixtureRequest, engine: str, folder: Path) -> str:
     if engine == "sqlite":
         return sqlite_url(folder)
     return migrated(request.getfixturevalue("make_postgres_database")())
+
+
+def _die_with_the_test() -> None:
+    """A test that hangs is ended without a clean-up; its server must not be left behind. (PR_SET_PDEATHSIG)"""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _python_path() -> list[str]:

@@ -172,6 +172,37 @@ async def test_what_is_no_http_gets_a_problem_too(sent: bytes) -> None:
         assert await line.ended()
 
 
+@pytest.mark.parametrize("method", [b"FOO", b"get", b"X-Y", b"PROPFIND"])
+async def test_a_method_that_nobody_knows_is_not_allowed(method: bytes) -> None:
+    async with frame() as served, served.connected() as line:
+        await line.send(method + b" /open HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = await line.answer()
+        assert (answer.status, answer.code) == (405, "method_not_allowed")
+        assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://localhost/open", 204),
+        (b"HTTP://LOCALHOST:1/open", 204),
+        (b"http://evil.example/open", 421),
+        (b"http://localhost@evil.example/open", 421),
+        (b"http://evil.example:80/open", 421),
+    ],
+)
+async def test_a_host_in_the_target_is_the_one_that_counts(target: bytes, status: int) -> None:
+    async with frame() as served, served.connected() as line:
+        await line.send(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await line.answer()).status == status
+
+
+async def test_names_of_hosts_may_have_blanks_round_them() -> None:
+    async with frame(host_names=" a.example , b.example,") as served:
+        for host, status in (("a.example", 204), ("b.example", 204), ("c.example", 421)):
+            assert (await served.ask("GET", "/open", headers={"Host": host})).status == status
+
+
 async def test_a_head_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropeway.api.protocol.HEAD_SECONDS", 0.1)
     monkeypatch.setattr("ropeway.asgi.HEAD_SECONDS", 0.1)

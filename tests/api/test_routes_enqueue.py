@@ -11,6 +11,7 @@ import pytest
 
 from ropeway.core.access import Scope
 from ropeway.core.events import rfc3339
+from ropeway.core.job import NewJob
 from ropeway.core.query import QueueSettings
 from ropeway.core.states import State
 from tests.api import routes_kit
@@ -174,12 +175,41 @@ async def test_a_unique_hit_answers_whatever_the_body(stage: Stage) -> None:
 
 
 @on_memory
+async def test_no_body_passes_for_another_by_a_fingerprint_of_its_own(stage: Stage) -> None:
+    caller = await stage.caller()
+    ours = NewJob("work", idempotency_key="k", payload=b"1").body_fingerprint().hex()
+    body = {"type": "work", "idempotency_key": "k", "payload": 1, "fingerprint": ours}
+    assert (await caller.post("/v1/jobs", body)).status_code == 201
+    assert (await caller.post("/v1/jobs", body)).status_code == 200
+    for key in ("k", "another"):
+        for print in (ours, "0" * 64, "x", ours.upper()):
+            other = {**body, "payload": 2, "idempotency_key": key, "fingerprint": print}
+            await refused(caller, other, 422, "invalid_field")
+    await refused(caller, {**body, "fingerprint": "0" * 64, "idempotency_key": None}, 422, "invalid_field")
+
+
+@on_memory
+@pytest.mark.parametrize(
+    ("window", "status"), [(0, 201), (86_400, 201), (86_399.9, 422), (0.001, 422), (-1, 422), (1e12, 422)]
+)
+async def test_no_key_holds_for_less_than_a_day(stage: Stage, window: float, status: int) -> None:
+    caller = await stage.caller()
+    body = {"type": "work", "idempotency_key": "k", "key_window": window}
+    assert (await caller.post("/v1/jobs", body)).status_code == status
+
+
+@on_memory
 async def test_a_queue_may_require_keys_and_have_a_limit(stage: Stage) -> None:
     caller = await stage.caller()
     await caller.engine.set_queue("strict", QueueSettings(require_key=True, depth_limit=1))
     await refused(caller, {"type": "a", "queue": "strict"}, 422, "key_required")
-    await caller.job(queue="strict", idempotency_key="1")
+    made = await caller.job(queue="strict", idempotency_key="1")
     await refused(caller, {"type": "a", "queue": "strict", "idempotency_key": "2"}, 429, "queue_full")
+    again = await caller.post("/v1/jobs", {"type": "work", "queue": "strict", "idempotency_key": "1"})
+    assert (again.status_code, again.json()["id"]) == (200, made["id"]), "a repeated request needs no room"
+    await refused(
+        caller, {"type": "other", "queue": "strict", "idempotency_key": "1"}, 422, "idempotency_mismatch"
+    )
 
 
 # ── Fields ──

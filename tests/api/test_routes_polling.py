@@ -11,7 +11,11 @@ from uuid import UUID
 import pytest
 
 from ropeway.api.polling import Polls
+from ropeway.api.routes import leasing
+from ropeway.core.access import Limits, Scope
+from ropeway.core.errors import QuotaExceeded
 from ropeway.core.job import NewJob
+from ropeway.core.states import State
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.protocol import LeaseBatch, WorkerRef
 from tests.api.routes_kit import (
@@ -217,6 +221,22 @@ async def test_a_signal_during_a_look_is_followed_by_another_look() -> None:
         await polls.close()
 
 
+async def test_a_waiter_of_many_queues_looks_no_more_often_than_one_of_a_single_queue() -> None:
+    async with hub(poll_seconds=0.1) as h:
+        queues = tuple(f"q{number}" for number in range(100))
+        (waiter,) = h.waiters(1, *queues)
+        await until(lambda: h.polls.waiting == 1)
+        h.engine.questions = 0
+        began = asyncio.get_running_loop().time()
+        await until(lambda: h.engine.questions >= 5)
+        # Looks of its hundred lanes that are apart by a jitter of 40 % would be there in a fraction of that.
+        assert asyncio.get_running_loop().time() - began >= 4 * 0.8 * 0.1
+        # What comes without a signal is still found.
+        h.engine.deaf = True
+        await h.engine.enqueue([NewJob(type="a", queue="q77")])
+        assert len(await waiter) == 1
+
+
 async def test_nobody_waits_longer_than_asked() -> None:
     async with hub() as h:
         assert await h.wait(wait=0.02) == []
@@ -267,11 +287,61 @@ async def test_a_hint_is_told_once_and_never_missed_between_two_calls() -> None:
         await h.engine.enqueue([NewJob(type="a")])
         signalled, number = await waiting
         assert signalled
-        assert await h.polls.hint("default", ["default"], 0, after=number) == (False, number)
+        signalled, number = await h.polls.hint("default", ["default"], 0, after=number)
+        assert not signalled
         await h.engine.enqueue([NewJob(type="a")])
         await until(lambda: h.polls._lanes["default", "default"].signalled > number)
         signalled, _ = await h.polls.hint("default", ["default"], 30, after=number)
         assert signalled
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**53 - 1, 2**80])
+async def test_a_number_of_another_process_loses_no_signal(number: int) -> None:
+    async with hub() as h:
+        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30, after=number))
+        await until(lambda: h.polls.waiting == 1)
+        await h.engine.enqueue([NewJob(type="a")])
+        signalled, mine = await waiting
+        assert signalled
+        assert mine != number
+
+
+async def test_numbers_of_two_processes_differ_and_fit_into_a_double() -> None:
+    async with hub() as one, hub() as other:
+        _, first = await one.polls.hint("default", ["default"], 0)
+        _, second = await other.polls.hint("default", ["default"], 0)
+        assert abs(first - second) > 1_000_000
+        assert 0 <= max(first, second) < 2**53
+
+
+async def test_a_tenant_may_listen_to_so_many_queues_and_no_more() -> None:
+    async with hub() as h:
+        h.polls.most_lanes = 5
+        waiters = h.waiters(1, "a", "b", "c")
+        await until(lambda: h.polls.waiting == 1)
+        with pytest.raises(QuotaExceeded):
+            await h.wait("d", "e", "f")
+        assert len(h.polls._lanes) == 3
+        # Queues that are listened to already cost nothing.
+        waiters += h.waiters(1, "a", "b", "d", "e")
+        await until(lambda: h.polls.waiting == 2)
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def test_lanes_that_nobody_uses_are_few_and_make_room() -> None:
+    async with hub() as h:
+        h.polls.most_idle_lanes = 4
+        for number in range(20):
+            await h.wait(f"q{number}", wait=0.001)
+        assert list(h.polls._lanes) == [("default", f"q{number}") for number in range(16, 20)]
+        await until(lambda: len(h.engine.subscriptions) == 4)
+
+
+async def test_a_lease_at_once_listens_to_nothing() -> None:
+    async with hub() as h:
+        assert await h.wait("a", wait=0) == []
+        assert not h.polls._lanes
 
 
 # ── Through HTTP ──
@@ -386,3 +456,111 @@ async def test_a_longer_wait_is_cut(stage: Stage, wait: float, monkeypatch: pyte
     monkeypatch.setattr(polls, "lease", lease)
     answer = await poll(await stage.caller(), wait=wait)
     assert (answer.status_code, asked) == (204, [30.0])
+
+
+@served_from_every_engine
+async def test_a_revoked_key_gets_no_job_in_a_long_poll(stage: Stage) -> None:
+    stays, goes = await stage.caller(), await stage.caller(Scope.WORK)
+    waiting = [asyncio.create_task(poll(goes)) for _ in range(3)]
+    await until(lambda: stage.api.deps.polls.waiting == 3)
+    hint = asyncio.create_task(goes.post("/v1/wait", {"queues": ["default"], "wait": 30}))
+    await until(lambda: stage.api.deps.polls.waiting == 4)
+    (key,) = [one for one in (await stays.get("/v1/keys")).json()["keys"] if one["scopes"] == ["work"]]
+    assert (await stays.ask("DELETE", f"/v1/keys/{key['id']}")).status_code == 204
+    # The looks of those who wait find it out, one after the other and each within a few seconds.
+    answers = await asyncio.gather(*waiting)
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(401, "unauthenticated")] * 3
+    made = await stays.job()
+    assert (await hint).status_code == 401
+    (lease,) = await stays.lease(wait=10)
+    assert lease["job"]["id"] == made["id"]
+
+
+@on_memory
+async def test_a_wait_costs_as_much_as_it_has_queues(stage: Stage) -> None:
+    caller = await stage.caller()
+    for path in ("/v1/wait", "/v1/lease"):
+        body = {"queues": [f"q{number}" for number in range(40)], "wait": 0}
+        before = await caller.post(path, {**body, "worker_id": "w"} if path == "/v1/lease" else body)
+        assert int(before.headers["ratelimit-remaining"]) <= 20_000 - 40
+    await stage.engine.change_tenant("default", limits=Limits(rate_per_second=0.001, burst=3))
+    stage.api.deps.access._good.clear()
+    few = await caller.post("/v1/wait", {"queues": [f"q{number}" for number in range(40)], "wait": 0})
+    # Never more than can be paid at once.
+    assert few.status_code == 200
+    again = await caller.post("/v1/wait", {"queues": ["a"], "wait": 0})
+    assert (again.status_code, again.json()["code"]) == (429, "rate_limited")
+
+
+@on_memory
+async def test_a_flooding_producer_keeps_neither_workers_nor_operators_out(stage: Stage) -> None:
+    await stage.engine.change_tenant("default", limits=Limits(rate_per_second=0.001, burst=2))
+    caller = await stage.caller()
+    for _ in range(2):
+        await caller.job()
+    assert (await caller.post("/v1/jobs", {"type": "a"})).status_code == 429
+    assert len(await caller.lease()) == 1
+    keys = (await caller.get("/v1/keys")).json()["keys"]
+    assert (await caller.post("/v1/queues/default/pause")).status_code == 200
+    assert (await caller.get("/v1/keys")).status_code == 429
+    # To revoke a key is never refused for rate.
+    for key in keys:
+        assert (await caller.ask("DELETE", f"/v1/keys/{key['id']}")).status_code == 204
+
+
+@served_from_memory
+async def test_places_for_those_who_wait_are_counted(stage: Stage) -> None:
+    caller, other = await stage.caller(), await stage.caller(tenant="other")
+    places = stage.api.deps.places
+    places.most = 4
+    waiting = [asyncio.create_task(poll(caller)) for _ in range(3)]
+    await until(lambda: stage.api.deps.polls.waiting == 3)
+    for path, body in (
+        ("/v1/queues/default/lease", {"worker_id": "w", "wait": 1}),
+        ("/v1/wait", {"queues": ["a"], "wait": 1}),
+    ):
+        refused = await caller.post(path, body)
+        assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+        assert refused.headers["retry-after"]
+    assert (await caller.get("/v1/events")).status_code == 429
+    # Who does not wait needs no place, and one tenant cannot take them all.
+    assert (await poll(caller, wait=0)).status_code == 204
+    waiting.append(asyncio.create_task(poll(other)))
+    await until(lambda: stage.api.deps.polls.waiting == 4)
+    assert (await poll(await stage.caller(tenant="third"))).status_code == 429
+    stage.api.end_waiting()
+    await asyncio.gather(*waiting)
+    assert (places._all, dict(places._taken)) == (0, {})
+
+
+@served_from_memory
+async def test_what_was_leased_for_nobody_is_given_back_before_the_server_ends(stage: Stage) -> None:
+    caller = await stage.caller()
+    engine = stage.engine
+    made = await caller.job()
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    lease = type(engine).lease
+
+    async def slow(*args: Any, **kwargs: Any) -> LeaseBatch:
+        asked.set()
+        await go_on.wait()
+        return await lease(engine, *args, **kwargs)
+
+    engine.lease = slow  # type: ignore[method-assign]
+    deps = stage.api.deps
+    call = asyncio.create_task(kept(deps, lambda: engine.lease(["default"], 1, WorkerRef("w", OWNER))))
+    await asked.wait()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    stopping = asyncio.create_task(stage.api.stop())
+    await settled()
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    (job,) = await engine.get([UUID(made["id"])])
+    assert job is not None
+    assert job.state is State.QUEUED
+
+
+async def kept(deps: Any, lease: Any) -> Any:
+    return await leasing._kept(deps, asyncio.create_task(lease()), "default")

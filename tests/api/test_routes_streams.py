@@ -342,3 +342,36 @@ async def test_a_ticket_ends_with_its_minute_and_with_its_key(stage: Stage) -> N
     (key,) = (await caller.get("/v1/keys")).json()["keys"]
     await caller.ask("DELETE", f"/v1/keys/{key['id']}")
     assert (await nobody.get(f"/v1/jobs/{made['id']}/stream?ticket={fresh}")).status_code == 401
+
+
+# ── Keys that are good no more ──
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/jobs/{id}/stream"])
+@served_from_every_engine
+async def test_a_stream_ends_when_its_key_is_revoked(stage: Stage, path: str) -> None:
+    stays, goes = await stage.caller(), await stage.caller(Scope.READ)
+    made = await stays.job()
+    path = path.format(id=made["id"])
+    async with streaming(stays, path) as still, streaming(goes, path) as answer:
+        await until(lambda: stage.api.deps.streams.listening == 2)
+        (key,) = [one for one in (await stays.get("/v1/keys")).json()["keys"] if one["scopes"] == ["read"]]
+        await stays.ask("DELETE", f"/v1/keys/{key['id']}")
+        async with asyncio.timeout(20):
+            await Frames(answer).rest()
+        assert stage.api.deps.streams.listening == 1
+        assert still.status_code == 200
+    await until(lambda: stage.api.deps.streams.listening == 0)
+    assert stage.api.deps.places._all == 0
+
+
+@served_from_memory
+async def test_a_stream_by_ticket_ends_when_its_tenant_is_switched_off(stage: Stage) -> None:
+    caller = await stage.caller(tenant="acme")
+    ticket = (await caller.post("/v1/streams/ticket")).json()["ticket"]
+    async with stage.http.stream("GET", f"/v1/events?ticket={ticket}") as answer:
+        await until(lambda: stage.api.deps.streams.listening == 1)
+        await stage.engine.change_tenant("acme", is_active=False)
+        async with asyncio.timeout(20):
+            await Frames(answer).rest()
+    await until(lambda: stage.api.deps.streams.listening == 0)

@@ -22,7 +22,9 @@ PUBLIC = {("GET", "/health"), ("GET", "/ready"), ("GET", "/openapi.json")}
 #: Whoever administers tenants sees all of them and their keys: that is the scope.
 ACROSS_TENANTS = re.compile(r"/v1/(tenants|keys)(/|\Z)")
 #: An operator of a tenant may read all of it. Nothing else implies anything.
-IMPLIED = {Scope.ADMIN: (Scope.READ, Scope.READ_PAYLOAD)}
+#: A place in a list is hidden under bytes that are never the same twice: all that can be seen of it is its length.
+PLACE = re.compile(rb'(?<="next_after":")[\w-]+')
+IMPLIED = {Scope.ADMIN: (Scope.READ, Scope.READ_PAYLOAD), Scope.READ_PAYLOAD: (Scope.READ,)}
 #: The canary in everything that is the other tenant's.
 THEIRS = "belongs-to-the-other-tenant"
 
@@ -287,6 +289,10 @@ def test_a_method_that_a_path_lacks_is_refused_alike(world: World, path: str) ->
 # ── Names in bodies and queries ──
 
 
+def _length(place: re.Match[bytes]) -> bytes:
+    return b"%d characters" % len(place[0])
+
+
 def test_names_in_bodies_and_queries_answer_alike(world: World) -> None:
     before = world.served.holds("theirs")
 
@@ -298,7 +304,8 @@ def test_names_in_bodies_and_queries_answer_alike(world: World) -> None:
             answer = world.served.ask(
                 method, _filled(path, names), filled, token=world.everything, headers=dict(headers or {})
             )
-            told.append(answer.without_marks(*names))
+            status, sent, text = answer.without_marks(*names)
+            told.append((status, sent, PLACE.sub(_length, text)))
         assert told[0] == told[1], (method, path)
         assert THEIRS.encode() not in told[0][2]
         return answer

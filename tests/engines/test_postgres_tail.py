@@ -234,6 +234,46 @@ async def test_a_log_that_cannot_be_summarised_is_read_all_the_same(
         await eventually(lambda: _done(engine))
 
 
+class TestOneTenantAmongOthers:
+    async def test_events_of_others_are_passed_over_in_the_store(
+        self, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However few events are asked for, one statement passes over a stride of what others did."""
+        async with opened(database) as engine:
+            position = await engine.tail_position()
+            await enqueue_many(engine, 300, tenant="loud")
+            (mine,) = await enqueue_many(engine, 1)
+            steps = []
+            step = engine._step
+
+            async def counted(*given: Any) -> Any:
+                steps.append(given)
+                return await step(*given)
+
+            monkeypatch.setattr(engine, "_step", counted)
+            page = await engine.tail(position, limit=1, tenant="default")
+            assert [event.job_id for event in page.events] == [mine]
+            assert len(steps) == 1
+            page = await engine.tail(page.position, limit=1, tenant="default")
+            assert (page.events, page.whole) == ([], True)
+
+    async def test_a_long_search_breaks_off_and_goes_on(
+        self, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tailing, "STRIDE", 10)
+        monkeypatch.setattr(tailing, "MOST_STRIDES", 3)
+        async with opened(database) as engine:
+            position = await engine.tail_position()
+            await enqueue_many(engine, 100, tenant="loud")
+            (mine,) = await enqueue_many(engine, 1)
+            pages = [await engine.tail(position, limit=5, tenant="default")]
+            while not pages[-1].whole:
+                pages.append(await engine.tail(pages[-1].position, limit=5, tenant="default"))
+            assert len(pages) >= 3, "no call looks at more than its strides"
+            assert [event.job_id for page in pages for event in page.events] == [mine]
+            assert all(page.events == [] for page in pages[:-2])
+
+
 writers = st.integers(0, WRITERS - 1)
 steps = st.one_of(
     st.tuples(st.just("write"), writers),

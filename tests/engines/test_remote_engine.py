@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 from ropeway.asgi import Server
@@ -15,6 +19,8 @@ from ropeway.core.errors import (
     BatchTooLarge,
     ConfigurationError,
     EngineError,
+    FieldError,
+    IdempotencyMismatch,
     NotSupported,
     QueueFull,
     RateLimited,
@@ -28,12 +34,13 @@ from ropeway.core.states import State
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.protocol import Settled, Settlement, WorkerRef
-from ropeway.engines.remote import RemoteEngine
+from ropeway.engines.remote import RemoteEngine, claiming
 from ropeway.engines.remote.items import MAX_RESULT
 from ropeway.runtime import ids
 from ropeway.service.keys import Keys
 from ropeway.settings import Settings
 from ropeway.testing.harness import SqliteHarness
+from ropeway.wire import paths
 from tests.engines.remote_kit import SCOPES, RemoteHarness
 from tests.worker.kit import until
 
@@ -248,6 +255,72 @@ class TestLimits:
             await engine.set_queue("q", QueueSettings(depth_limit=2))
             with pytest.raises(QueueFull):
                 await again_and_again(lambda: engine.enqueue([NewJob("t", queue="q")]))
+
+
+class TestKeys:
+    async def test_a_job_may_be_asked_for_again_by_either_way(self) -> None:
+        async with a_place() as place:
+            engine = await place.engine()
+            later = datetime.now(timezone(timedelta(hours=2))) + timedelta(days=1)
+            job = NewJob("t", payload=b"[1.10]", run_at=later, timeout=7, idempotency_key="k", tags=("a",))
+            (first,) = await engine.enqueue([job])
+            for way in (engine, place.store):
+                assert [one.id for one in await way.enqueue([job])] == [first.id]
+                with pytest.raises(IdempotencyMismatch):
+                    await way.enqueue([NewJob("t", payload=b"[1.1]", idempotency_key="k")])
+
+    async def test_a_job_that_was_moved_into_its_window_is_the_same_job(self) -> None:
+        async with a_place() as place:
+            engine = await place.engine()
+            asked = NewJob("t", idempotency_key="k")
+            fingerprint = asked.body_fingerprint()
+            now = await engine.now()
+            moved = [
+                NewJob("t", idempotency_key="k", fingerprint=fingerprint, run_at=now + timedelta(days=days))
+                for days in (1, 2)
+            ]
+            answers = [(await engine.enqueue([job]))[0] for job in (*moved, asked)]
+            assert len({answer.id for answer in answers}) == 1
+            with pytest.raises(IdempotencyMismatch):
+                await engine.enqueue([msgspec.structs.replace(moved[0], payload=b"2")])
+
+    async def test_a_server_keeps_keys_for_a_day_at_least(self) -> None:
+        async with a_place() as place:
+            engine = await place.engine()
+            with pytest.raises(FieldError, match="key_window"):
+                await engine.enqueue([NewJob("t", idempotency_key="k", key_window=60)])
+
+
+class TestUnreadableClaims:
+    @pytest.mark.parametrize("how", ["no JSON", "another shape", "another token", "another state"])
+    async def test_what_cannot_be_read_is_given_back(self, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claiming, "LOOK_FOR_LOST", (0.0,))
+        spoilt = {
+            "no JSON": lambda body: body[:-1],
+            "another shape": lambda body: body.replace(b'"leases"', b'"jobs"'),
+            "another token": lambda body: re.sub(rb'"lease_token":"..', b'"lease_token":"', body),
+            "another state": lambda body: body.replace(b'"running"', b'"walking"'),
+        }[how]
+
+        async def spoil(response: httpx.Response) -> None:
+            if response.request.url.path == paths.LEASE:
+                whole = await response.aread()
+                response._content = spoilt(whole)
+                assert response._content != whole
+
+        async with a_place() as place:
+            engine = await place.engine()
+            await engine.enqueue([NewJob("t")])
+            assert engine._transport is not None
+            engine._transport.client.event_hooks = {"response": [spoil]}
+            with pytest.raises(ConfigurationError, match="cannot be read"):
+                await engine.lease(["default"], 1, WorkerRef("w", ids.uuid7()))
+
+            async def free() -> bool:
+                (job,) = (await place.store.find()).jobs
+                return job.state is State.QUEUED
+
+            await until(free, "the job is free again, though its owner lives")
 
 
 class TestListening:

@@ -15,7 +15,7 @@ from ropeway.runtime.clock import ManualClock
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 #: The calls that are counted.
-WATCHED = ("find_key", "note_use", "take_tokens", "count", "queue_settings", "now")
+WATCHED = ("find_key", "note_use", "take_tokens", "count", "queue_settings", "held_keys", "now")
 
 
 class Time(ManualClock):

@@ -73,6 +73,7 @@ FITTING: dict[str, Any] = {
     "finished_after": NOON + timedelta(hours=1),
     "finished_before": NOON + timedelta(hours=1) + INSTANT,
     "tag": "eu",
+    "priority": JOB.priority,
 }
 OTHER: dict[str, Any] = {
     "queue": "mai",
@@ -87,6 +88,7 @@ OTHER: dict[str, Any] = {
     "finished_after": NOON + timedelta(hours=1) + INSTANT,
     "finished_before": NOON + timedelta(hours=1),
     "tag": "e",
+    "priority": JOB.priority + 1,
 }
 
 

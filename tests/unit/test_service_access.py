@@ -62,10 +62,16 @@ async def test_an_admin_may_look_at_what_it_may_change() -> None:
             principal.require(Scope.ENQUEUE, Scope.WORK)
 
 
+async def test_who_may_see_payloads_may_read() -> None:
+    async with counting() as (engine, time):
+        _, token = await Keys(engine).create("k", {Scope.READ_PAYLOAD})
+        assert (await gate(engine, time).authenticate(token)).scopes == {Scope.READ, Scope.READ_PAYLOAD}
+
+
 async def test_nothing_else_implies_anything() -> None:
     async with counting() as (engine, time):
         gatekeeper = gate(engine, time)
-        for scope in set(Scope) - {Scope.ADMIN}:
+        for scope in set(Scope) - {Scope.ADMIN, Scope.READ_PAYLOAD}:
             _, token = await Keys(engine).create("k", {scope})
             assert (await gatekeeper.authenticate(token)).scopes == {scope}
 
@@ -453,3 +459,44 @@ async def test_tenants_that_cannot_be() -> None:
             Tenants.merged(Limits(), burst=0)
         with pytest.raises(FieldError, match="switched off"):
             await tenants.change("default", is_active=False)
+
+
+# ── calls that go on ──
+
+
+async def test_a_call_that_goes_on_is_told_when_its_key_is_revoked() -> None:
+    async with counting() as (engine, time):
+        keys, gatekeeper = Keys(engine), gate(engine, time)
+        key, token = await keys.create("worker")
+        principal = await gatekeeper.authenticate(token)
+        assert await gatekeeper.confirm(principal) == principal
+        await keys.revoke(key.id)
+        time.advance(access.CONFIRM_SECONDS)
+        with pytest.raises(Unauthenticated):
+            await gatekeeper.confirm(principal)
+
+
+async def test_however_many_calls_go_on_a_key_is_looked_at_once_in_a_while() -> None:
+    async with counting() as (engine, time):
+        gatekeeper = gate(engine, time)
+        _, token = await Keys(engine).create("worker")
+        principal = await gatekeeper.authenticate(token)
+        asked = engine.asked["find_key"]
+        for _ in range(3):
+            await asyncio.gather(*(gatekeeper.confirm(principal) for _ in range(100)))
+            time.advance(access.CONFIRM_SECONDS / 2)
+        assert engine.asked["find_key"] - asked == 2
+        assert await gatekeeper.confirm(ANYBODY) is ANYBODY
+
+
+async def test_a_call_that_goes_on_learns_of_new_limits_and_of_the_end_of_its_key() -> None:
+    async with counting() as (engine, time):
+        gatekeeper = gate(engine, time)
+        ends_at = (await engine.now()) + timedelta(seconds=100)
+        _, token = await Keys(engine).create("worker", expires_at=ends_at)
+        principal = await gatekeeper.authenticate(token)
+        await Tenants(engine).change("default", limits=Limits(max_leases=7))
+        assert (await gatekeeper.confirm(principal)).limits == Limits(max_leases=7)
+        time.advance(101)
+        with pytest.raises(Unauthenticated):
+            await gatekeeper.confirm(principal)

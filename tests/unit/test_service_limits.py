@@ -22,7 +22,7 @@ from ropeway.core.job import NewJob
 from ropeway.core.query import Count, QueueSettings
 from ropeway.engines.protocol import Engine
 from ropeway.service.access import Principal
-from ropeway.service.buckets import HOLD_SECONDS, Bucket
+from ropeway.service.buckets import HOLD_SECONDS, Bucket, Purpose
 from ropeway.service.gauges import QUICK, SHORTEST, Gauge
 from ropeway.service.limits import SETTINGS_SECONDS, Admission
 from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some
@@ -266,7 +266,21 @@ async def test_buckets_of_tenants_who_are_gone_are_dropped() -> None:
         time.advance(1_000)
         await admission.request(holder("new"))
         assert len(admission._buckets) == 1
-        assert isinstance(admission._buckets["new"], Bucket)
+        assert isinstance(admission._buckets["new", Purpose.REQUESTS], Bucket)
+
+
+async def test_a_flood_of_requests_leaves_workers_and_operators_their_own_rate() -> None:
+    async with counting() as (engine, time):
+        admission, who = gate(engine, time, rate_per_second=10, burst=10), holder()
+        await admission.request(who, 10)
+        with pytest.raises(RateLimited):
+            await admission.request(who)
+        for purpose in (Purpose.WORK, Purpose.OPERATE):
+            state = await admission.request(who, 9, purpose)
+            assert state is not None
+            assert state.remaining == 1
+            with pytest.raises(RateLimited):
+                await admission.request(who, 2, purpose)
 
 
 # ── jobs ──
@@ -458,27 +472,67 @@ async def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
     async with counting() as (engine, time):
         await enqueue_many(engine, 20)
         admission, who = gate(engine, time), holder(max_leases=5)
-        assert await admission.lease(who, 3) == 3
+        room = await admission.lease(who, 3)
+        assert room.number == 3
         first = await lease_some(engine, 3)
-        admission.leased(who, 3)
-        assert await admission.lease(who, 10) == 2
+        room.used(3)
+        room = await admission.lease(who, 10)
+        assert room.number == 2
         await lease_some(engine, 2)
-        admission.leased(who, 2)
+        room.used(2)
         with pytest.raises(QuotaExceeded, match="5 leases") as refusal:
             await admission.lease(who, 1)
         assert refusal.value.retry_in is not None
         await ack(engine, first[0])
-        assert await admission.lease(who, 10) == 1
+        assert (await admission.lease(who, 10)).number == 1
+
+
+async def test_calls_at_the_same_time_do_not_pass_the_limit_together() -> None:
+    async with counting() as (engine, time):
+        await enqueue_many(engine, 100)
+        admission, who = gate(engine, time), holder(max_leases=10)
+
+        async def worker() -> int:
+            room = await admission.lease(who, 4)
+            leased = await lease_some(engine, room.number)
+            room.used(len(leased))
+            return len(leased)
+
+        got = await asyncio.gather(*(worker() for _ in range(20)), return_exceptions=True)
+        assert sum(one for one in got if isinstance(one, int)) == 10
+        refused = [one for one in got if not isinstance(one, int)]
+        assert len(refused) == 17
+        assert all(isinstance(one, QuotaExceeded) for one in refused)
+
+
+async def test_room_that_others_hold_for_nothing_is_waited_for() -> None:
+    async with counting() as (engine, time):
+        admission, who = gate(engine, time), holder(max_leases=10)
+        await enqueue_many(engine, 2)
+        first = await admission.lease(who, 10)
+        await lease_some(engine, 2)
+        second = asyncio.create_task(admission.lease(who, 10))
+        third = asyncio.create_task(admission.lease(who, 1))
+        third_gone = asyncio.create_task(admission.lease(who, 1))
+        await asyncio.sleep(0)
+        third_gone.cancel()
+        first.used(2)
+        first.used(2)
+        assert (await second).number == 8
+        (await second).used(0)
+        assert (await third).number == 1
 
 
 async def test_idle_polls_count_nothing() -> None:
     async with counting() as (engine, time):
         admission = gate(engine, time, max_leases=100)
         for _ in range(50):
-            assert await admission.lease(holder(), 100) == 100
+            room = await admission.lease(holder(), 100)
+            assert room.number == 100
+            room.used(0)
             time.advance(0.01)
         assert engine.asked["count"] == 1
-        assert await gate(engine, time).lease(holder(), 1_000) == 1_000
+        assert (await gate(engine, time).lease(holder(), 1_000)).number == 1_000
 
 
 # ── the gauge itself ──
@@ -620,3 +674,54 @@ async def test_gauges_and_settings_of_tenants_who_are_gone_are_dropped() -> None
         time.advance(1_000)
         await admission.enqueue(holder("new"), some(1))
         assert (len(admission._gauges), len(admission._settings)) == (1, 1)
+
+
+# ── jobs whose key is known ──
+
+
+@pytest.mark.parametrize("by", ["queue", "quota"])
+async def test_a_known_key_needs_no_room(by: str) -> None:
+    async with counting() as (engine, time):
+        who = holder() if by == "queue" else holder(max_queued=2)
+        if by == "queue":
+            await engine.set_queue("default", QueueSettings(depth_limit=2))
+        admission = gate(engine, time)
+        first = [NewJob("t", idempotency_key="a"), NewJob("t", idempotency_key="b")]
+        async with admission.admitted(who, first):
+            await engine.enqueue(first)
+        for again in (first, first[:1]):
+            async with admission.admitted(who, again):
+                assert all(answer.deduplicated for answer in await engine.enqueue(again))
+        with pytest.raises(LimitError):
+            await admission.enqueue(who, [NewJob("t", idempotency_key="c")])
+        with pytest.raises(LimitError):
+            await admission.enqueue(who, [*first, NewJob("t", idempotency_key="c")])
+        with pytest.raises(LimitError):
+            await admission.enqueue(who, [*first, NewJob("t")])
+
+
+async def test_only_the_unknown_of_a_batch_are_counted() -> None:
+    async with counting() as (engine, time):
+        admission = gate(engine, time, max_queued=3)
+        known = [NewJob("t", idempotency_key=key) for key in "ab"]
+        async with admission.admitted(holder(), known):
+            await engine.enqueue(known)
+        more = [*known, NewJob("t", idempotency_key="c")]
+        async with admission.admitted(holder(), more):
+            await engine.enqueue(more)
+        with pytest.raises(QuotaExceeded):
+            await admission.enqueue(holder(), some(1))
+
+
+async def test_keys_are_looked_for_only_where_there_is_no_room() -> None:
+    async with counting() as (engine, time):
+        admission = gate(engine, time, max_queued=3)
+        await admission.enqueue(holder(), [NewJob("t", idempotency_key=key) for key in "abc"])
+        await enqueue_many(engine, 3)
+        assert engine.asked["held_keys"] == 0
+        with pytest.raises(QuotaExceeded):
+            await admission.enqueue(holder(), some(1))
+        assert engine.asked["held_keys"] == 0, "it has no key"
+        with pytest.raises(QuotaExceeded):
+            await admission.enqueue(holder(), some(1, idempotency_key="k"))
+        assert engine.asked["held_keys"] == 1

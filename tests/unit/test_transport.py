@@ -147,6 +147,40 @@ class TestTries:
         with pytest.raises(RateLimited):
             tries.pause(failure(refused("rate_limited", retry_after="1")))
 
+    @pytest.mark.parametrize(
+        "code",
+        ["unavailable", "rate_limited", "queue_full", "key_in_flight", "unauthenticated", "request_timeout"],
+    )
+    def test_who_was_once_in_doubt_is_not_told_that_nothing_was_done(self, code: str) -> None:
+        call = Call("POST", "/v1/jobs", lambda answer: answer.body, repeatable=True, keys=("k1", "k2"))
+        tries = Tries(call, Patience(2, 1.0, 4.0), chance=lambda: 1.0)
+        tries.pause(failure(refused("indeterminate")))
+        with pytest.raises(Indeterminate) as error:
+            tries.pause(failure(refused(code)))
+        assert error.value.keys == ("k1", "k2")
+        assert "what happened" in error.value.message
+
+    def test_a_server_that_asks_for_too_long_leaves_the_doubt_too(self) -> None:
+        tries = self.tries(repeatable=True, tries=9)
+        tries.pause(failure(refused("indeterminate")))
+        with pytest.raises(Indeterminate):
+            tries.pause(failure(refused("rate_limited", retry_after="11")))
+
+    @pytest.mark.parametrize("code", ["invalid_field", "lease_lost", "not_found", "idempotency_mismatch"])
+    def test_a_refusal_of_what_was_asked_ends_the_doubt(self, code: str) -> None:
+        tries = self.tries(repeatable=True)
+        tries.pause(failure(refused("indeterminate")))
+        with pytest.raises(RopewayError) as error:
+            tries.pause(failure(refused(code)))
+        assert error.value.code == code
+
+    def test_a_question_leaves_no_doubt(self) -> None:
+        question = Call("GET", "/v1/time", lambda answer: answer.body, repeatable=True)
+        tries = Tries(question, Patience(2, 1.0, 4.0))
+        tries.pause(failure(refused("indeterminate")))
+        with pytest.raises(Unavailable):
+            tries.pause(failure(refused("unavailable")))
+
     def test_pauses_spread(self) -> None:
         draws = iter([0.0, 1.0])
         tries = Tries(a_call(), Patience(9, 1.0, 4.0), chance=lambda: next(draws))

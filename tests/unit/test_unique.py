@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -114,6 +114,30 @@ def test_each_rule_of_uniqueness_counts(rule: Unique) -> None:
 
 def test_the_key_and_its_window_are_not_the_body() -> None:
     assert fingerprint(idempotency_key="k", key_window=5.0) == fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"delay": 5}, {"delay": 5.0}),
+        ({"timeout": 7}, {"timeout": 7.0}),
+        ({"expires_in": 9}, {"expires_in": 9.0}),
+        ({"unique": Unique(within=5)}, {"unique": Unique(within=5.0)}),
+        ({"retry": RetryPolicy(base=1, cap=9)}, {"retry": RetryPolicy(base=1.0, cap=9.0)}),
+        (
+            {"run_at": datetime(2030, 1, 1, 12, tzinfo=UTC)},
+            {"run_at": datetime(2030, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))},
+        ),
+    ],
+)
+def test_equal_values_are_the_same_body_however_they_are_given(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert fingerprint(**one) == fingerprint(**other)
+
+
+def test_a_fingerprint_without_the_time() -> None:
+    job = NewJob("t", delay=5.0, priority=1)
+    assert job.fields_fingerprint(timeless=True) == NewJob("t", priority=1).body_fingerprint()
+    assert job.fields_fingerprint(timeless=True) != NewJob("t").body_fingerprint()
 
 
 def test_a_fingerprint_that_is_given_is_kept() -> None:

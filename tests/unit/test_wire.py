@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import urlsafe_b64decode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -111,6 +112,17 @@ def test_a_cursor_is_opened_by_its_own_question(position: str, bound: list[str])
             cursors.unseal(SECRET, sealed, *other)
     with pytest.raises(BadCursor):
         cursors.unseal(bytes(32), sealed, *bound)
+
+
+def test_a_cursor_tells_nothing_of_its_place() -> None:
+    """A place may count what other tenants do: neither its digits nor their number can be read."""
+    sealed = [cursors.seal(SECRET, str(10**digits), "events", "a") for digits in range(15)]
+    assert len({len(text) for text in sealed}) == 1
+    raw = [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in sealed]
+    assert not [one for one in raw if b"100" in one]
+    assert cursors.seal(SECRET, "1", "a") != cursors.seal(SECRET, "1", "a"), "nor whether it has moved"
+    long = "x" * 1_000
+    assert cursors.unseal(SECRET, cursors.seal(SECRET, long, "a"), "a") == long
 
 
 @given(st.text())

@@ -102,6 +102,9 @@ class Api:
             return
         except Exception as error:  # noqa: BLE001 - the one who asks gets an answer, the log gets the reason
             status, body, headers = self._own_fault(error, exchange)
+        finally:
+            if exchange.held is not None:
+                exchange.held.release()
         self._tell(scope, exchange, status, began)
         if exchange.unread and exchange.small:
             exchange.unread = not await self._answering.forget(receive)

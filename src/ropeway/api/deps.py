@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ropeway.api.attendance import Attendance
+from ropeway.api.budget import Budget
 from ropeway.api.clock import EngineTime
+from ropeway.api.heavy import Heavy
+from ropeway.api.notes import Notes
+from ropeway.api.places import Places
 from ropeway.api.polling import Polls
 from ropeway.api.readiness import Readiness
 from ropeway.api.seals import Seals, Tickets
@@ -30,16 +35,24 @@ class Deps:
         self.access = Access(engine)
         self.admission = Admission(engine, limits_of(settings))
         self.readiness = Readiness(engine)
+        #: The bytes of bodies under way, and the threads that read large ones.
+        self.bodies = Budget()
+        self.heavy = Heavy()
         #: The OpenAPI document, as it is sent.
         self.openapi = b"{}"
         #: Set when the server is asked to stop: long polls and streams end at once.
         self.stopping = asyncio.Event()
         self.polls = Polls(engine, self.stopping)
-        self.streams = Streams(engine)
+        self.streams = Streams(engine, confirm=self.access.confirm)
+        self.places = Places(settings.max_waiting)
+        #: What is given back for callers who went away; the engine stays open until it is.
+        self.releasing: set[asyncio.Task[None]] = set()
         self.time = EngineTime(engine)
         metrics.waiting(lambda: self.polls.waiting, lambda: self.streams.listening)
         self.seals = Seals(engine)
         self.tickets = Tickets(engine, self.seals)
+        self.notes = Notes(engine)
+        self.attendance = Attendance(engine)
 
     async def start(self) -> None:
         """Look into the store once: a server that could sign nothing should not start."""
@@ -47,9 +60,13 @@ class Deps:
 
     async def stop(self) -> None:
         await self.polls.close()
+        while self.releasing:
+            await asyncio.wait(self.releasing)
         await self.streams.close()
         await self.access.close()
         await self.admission.close()
+        self.heavy.close()
+        await self.notes.close()
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ropeway.api import guard
 from ropeway.api.credentials import principal_of
+from ropeway.api.heavy import SLOW_BYTES
 from ropeway.api.reading import (
     BATCH_BYTES,
     ROUND_A_PAYLOAD,
@@ -27,15 +28,17 @@ from ropeway.api.reading import (
     whole_body,
 )
 from ropeway.api.routing import JSON, Call, Handler, Header, Reply, Route, Stream, Table
+from ropeway.core.access import Scope
 from ropeway.core.errors import MissingScope, NotFound, PayloadError, RateLimited, RopewayError
 from ropeway.service.access import ANYBODY, Principal
+from ropeway.service.limits import Purpose
 from ropeway.wire.problems import Refused
 
 if TYPE_CHECKING:
+    from ropeway.api.budget import Held
     from ropeway.api.deps import Deps
     from ropeway.api.guard import Guard
     from ropeway.api.presence import Receive
-    from ropeway.core.access import Scope
     from ropeway.service.limits import RateState
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
@@ -43,37 +46,46 @@ ASGIScope: TypeAlias = MutableMapping[str, Any]
 #: A refused body this small is read and forgotten, so that the connection stays good for the next request.
 SMALL_BODY = 65_536
 
+_OPERATORS = frozenset({Scope.ADMIN, Scope.TENANT_ADMIN})
+_WORKERS = frozenset({Scope.WORK})
+
 
 class Exchange:
     """What is known of one request while it is answered."""
 
-    __slots__ = ("code", "head", "rate", "request_id", "small", "template", "unread")
+    __slots__ = ("code", "head", "held", "purpose", "rate", "request_id", "small", "template", "unread")
 
     def __init__(self) -> None:
         self.request_id = ""
         #: The route's path, never the one that was asked for: it labels metrics.
         self.template = "unknown"
         self.rate: RateState | None = None
+        #: Which of the tenant's buckets pays for it.
+        self.purpose = Purpose.REQUESTS
         #: Whether some of the body may still be on its way, and whether it is not much.
         self.unread = False
         self.small = False
         self.head = False
+        #: The bytes of its body, if that is not known to be small.
+        self.held: Held | None = None
         self.code = ""
 
 
 class Bound:
     """A route with all that can be prepared before the first request."""
 
-    __slots__ = ("cost", "fields", "limit", "route", "scopes", "streamed", "takes_body")
+    __slots__ = ("cost", "fields", "limit", "purpose", "route", "scopes", "streamed", "takes_body")
 
     def __init__(self, route: Route, max_payload_bytes: int) -> None:
         self.route = route
         self.scopes = frozenset(route.scopes)
         self.limit = max(BATCH_BYTES, max_payload_bytes) if route.large else max_payload_bytes + ROUND_A_PAYLOAD
         self.takes_body = route.body is not None or bool(route.streamed)
-        self.fields = None if route.body is None or route.lenient else Fields(route.body, self.limit)
+        item_limit = max_payload_bytes + ROUND_A_PAYLOAD if route.large else None
+        self.fields = None if route.body is None or route.lenient else Fields(route.body, self.limit, item_limit)
         self.streamed = dict(route.streamed)
         self.cost = route.cost
+        self.purpose = _purpose(self.scopes)
 
 
 class Intake:
@@ -110,15 +122,18 @@ class Intake:
         principal = await self._admit(headers, bound, query_string, exchange) if bound.scopes else None
         query = read_query(query_string, route) if query_string or route.query is not None else None
         call = Call(self._deps, route, exchange.request_id, headers, params, principal=principal, query=query)
+        if exchange.unread and not exchange.small:
+            tenant = "" if principal is None else principal.tenant
+            exchange.held = self._deps.bodies.held(tenant, outcomes=route.free)
         if not bound.takes_body:
             if exchange.unread:
-                await whole_body(receive, headers, bound.limit, self._patience)
+                await whole_body(receive, headers, bound.limit, self._patience, exchange.held)
                 exchange.unread = False
             handler: Handler = route.handler
         else:
             handler = await self._read(call, bound, receive, exchange)
         if principal is not None and callable(bound.cost):
-            await self._charge(principal, bound.cost(call), exchange)
+            await self._charge_rest(principal, bound.cost(call), exchange)
         call.receive = receive
         return await handler(call)
 
@@ -142,6 +157,7 @@ class Intake:
     ) -> Principal:
         """Who asks, whether they may, and whether they may now."""
         route = bound.route
+        exchange.purpose = bound.purpose
         if not self._auth:
             principal = ANYBODY
         elif route.ticket and b"authorization" not in headers and (ticket := ticket_in(query_string)):
@@ -150,23 +166,49 @@ class Intake:
             principal = await principal_of(headers, self._deps.access)
         if bound.scopes.isdisjoint(principal.scopes):
             raise _missing(route.scopes)
-        if not route.free and not callable(bound.cost):
-            await self._charge(principal, bound.cost, exchange)
+        if not route.free:
+            # What costs more than one request is known when it was read; reading it has a price already.
+            await self._charge(principal, 1.0 if callable(bound.cost) else bound.cost, exchange)
         return principal
 
     async def _charge(self, principal: Principal, cost: float, exchange: Exchange) -> None:
         try:
-            exchange.rate = await self._deps.admission.request(principal, cost)
+            exchange.rate = await self._deps.admission.request(principal, cost, exchange.purpose)
         except RateLimited:
-            exchange.rate = self._deps.admission.state(principal)
+            exchange.rate = self._deps.admission.state(principal, exchange.purpose)
             raise
+
+    async def _charge_rest(self, principal: Principal, cost: float, exchange: Exchange) -> None:
+        """The price of a call of which one request is paid."""
+        if cost <= 1.0:
+            return
+        rate = self._deps.admission.state(principal, exchange.purpose)
+        if rate is not None and cost > rate.limit:
+            # It can never be paid, and is told so.
+            await self._charge(principal, cost, exchange)
+        try:
+            await self._charge(principal, cost - 1.0, exchange)
+        except RateLimited as error:
+            if error.retry_in is not None and (rate := exchange.rate) is not None:
+                # When it comes again it pays for being read again.
+                error.retry_in += rate.reset / max(1, rate.limit - rate.remaining)
+            raise
+
+    async def authenticate_again(self, call: Call) -> Principal:
+        """Whether a call that goes on may still do so. Raises Unauthenticated or MissingScope."""
+        if not self._auth:
+            return call.principal
+        principal = await principal_of(call.headers, self._deps.access)
+        if frozenset(call.route.scopes).isdisjoint(principal.scopes):
+            raise _missing(call.route.scopes)
+        return principal
 
     async def _read(self, call: Call, bound: Bound, receive: Receive, exchange: Exchange) -> Handler:
         """Read the body into the call; the handler that takes it."""
         route, headers = bound.route, call.headers
         kind = media_type(headers)
         if kind in bound.streamed:
-            call.read_from(lambda: self._chunks(receive, exchange))
+            call.read_from(lambda: self._chunks(receive, exchange), self.authenticate_again)
             return bound.streamed[kind]
         if kind != JSON and (exchange.unread or kind):
             refuse_media_type(JSON)
@@ -175,17 +217,25 @@ class Intake:
                 call.body = route.body()
                 return route.handler
             raise PayloadError("the body is empty", code="malformed_json", hint="send a JSON object")
-        raw = await whole_body(receive, headers, bound.limit, self._patience)
+        raw = await whole_body(receive, headers, bound.limit, self._patience, exchange.held)
         exchange.unread = False
         call.raw = raw
         if bound.fields is not None:
-            call.body = bound.fields.read(raw)
+            read = bound.fields.read
+            call.body = read(raw) if len(raw) <= SLOW_BYTES else await self._deps.heavy.run(read, raw)
         return route.handler
 
     async def _chunks(self, receive: Receive, exchange: Exchange) -> AsyncIterator[bytes]:
         async for chunk in body_chunks(receive, self._patience):
             yield chunk
         exchange.unread = False
+
+
+def _purpose(scopes: frozenset[Scope]) -> Purpose:
+    """What only operators or only workers may call is paid from a bucket that no producer can empty."""
+    if scopes <= _OPERATORS:
+        return Purpose.OPERATE
+    return Purpose.WORK if scopes == _WORKERS else Purpose.REQUESTS
 
 
 def _not_allowed(methods: Mapping[str, Route]) -> Refused:

@@ -3,17 +3,22 @@
 A lane (a tenant's queue) that somebody waits for has one listener and one task, however many wait. When work may
 be there, the first in line gets a baton and leases; if its batch came back full there may be more, and the next
 two get batons. So a thousand waiters and one new job make one question, not a thousand. Signals may be lost: while
-anyone waits, the first in line also looks about once a second, and when a job that was ahead becomes due.
+anyone waits, the first in line also looks about once a second, and when a job that was ahead becomes due. Whoever
+looks does so in all its lanes at once, so a worker of a hundred queues asks no more often than one of just one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import secrets
+import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ropeway.core.errors import RopewayError
+from ropeway.api.lanes import SOON, Lane, Waiter, note_look
+from ropeway.core.errors import QuotaExceeded, RopewayError, Unauthenticated
 
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine, LeaseBatch, Subscription
@@ -24,125 +29,18 @@ POLL_SECONDS = 1.0
 #: Seconds that a lane is listened to after the last one left: most come back at once.
 LINGER_SECONDS = 5.0
 
-#: How many get batons after a full batch: a burst reaches a long line in a few steps.
-_AFTER_FULL = 2
+#: Queues of one tenant that one process listens to, and how many of them may be such that nobody waits for now.
+MOST_LANES = 2_000
+MOST_IDLE_LANES = 256
 
-#: A job that becomes due later than this is left to the looks.
-_FAR = 60.0
-_SOON = 0.001
+#: Numbers of signals are milliseconds after a point that each process draws for itself, all below 2**53.
+_ORIGINS = 2**18
+_ORIGIN_MS = 2**35
+
+#: How much earlier or later than it should be a look may be.
+_EARLIEST, _LATEST = 0.8, 1.2
 
 Attempt = Callable[[], Awaitable["LeaseBatch"]]
-
-
-class Waiter:
-    """One call that waits. Costs a future and a timer, no task of its own."""
-
-    __slots__ = ("batons", "expired", "lanes", "woken")
-
-    def __init__(self, lanes: list[Lane]) -> None:
-        self.lanes = lanes
-        #: The lanes in which it is this waiter's turn to look.
-        self.batons: set[Lane] = set()
-        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.expired = False
-
-    def wake(self) -> None:
-        if not self.woken.done():
-            self.woken.set_result(None)
-
-    def expire(self) -> None:
-        self.expired = True
-        self.wake()
-
-
-class Lane:
-    """The waiters of one queue of one tenant."""
-
-    __slots__ = (
-        "again",
-        "due_timer",
-        "empty",
-        "hints",
-        "holders",
-        "left_at",
-        "line",
-        "pokes",
-        "ready",
-        "signalled",
-        "task",
-        "users",
-    )
-
-    def __init__(self) -> None:
-        #: In the order they came.
-        self.line: dict[Waiter, None] = {}
-        #: Those who want to be told, not to lease.
-        self.hints: set[Waiter] = set()
-        #: Those whose turn it is to look.
-        self.holders: set[Waiter] = set()
-        #: Whether something happened while the holders looked: their looks may have missed it.
-        self.again = False
-        #: Whether the last look found the lane empty and nothing happened since.
-        self.empty = False
-        #: How often something happened.
-        self.pokes = 0
-        #: The number of the newest signal.
-        self.signalled = 0
-        self.due_timer: asyncio.TimerHandle | None = None
-        self.ready = asyncio.Event()
-        #: Calls that use the lane, also those that do not wait yet, and when the last of them left.
-        self.users = 0
-        self.left_at = 0.0
-        self.task: asyncio.Task[None] | None = None
-
-    def poke(self) -> None:
-        """There may be work: the first in line looks, unless somebody does already."""
-        self.pokes += 1
-        self.empty = False
-        if self.holders:
-            self.again = True
-        else:
-            self._give_batons(1)
-
-    def looked(self, holder: Waiter, *, more: bool) -> None:
-        """A holder has looked; `more`: there may be work for the next."""
-        self.holders.discard(holder)
-        if more:
-            self._give_batons(_AFTER_FULL)
-        elif not self.holders:
-            if self.again:
-                self.again = False
-                self.poke()
-            else:
-                self.empty = True
-
-    def due_in(self, seconds: float | None) -> None:
-        """A job is known to become due."""
-        if seconds is None or seconds > _FAR:
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(seconds, _SOON)
-        if self.due_timer is not None:
-            if self.due_timer.when() <= at:
-                return
-            self.due_timer.cancel()
-        self.due_timer = loop.call_at(at, self._is_due)
-
-    def _is_due(self) -> None:
-        self.due_timer = None
-        self.poke()
-
-    def _give_batons(self, number: int) -> None:
-        chosen = []
-        for waiter in self.line:
-            if waiter not in self.holders:
-                chosen.append(waiter)
-                if len(chosen) == number:
-                    break
-        for waiter in chosen:
-            self.holders.add(waiter)
-            waiter.batons.add(self)
-            waiter.wake()
 
 
 class Polls:
@@ -160,9 +58,18 @@ class Polls:
         self._stopping = stopping
         self._poll_seconds = poll_seconds
         self._linger_seconds = linger_seconds
+        self.most_lanes = MOST_LANES
+        self.most_idle_lanes = MOST_IDLE_LANES
         self._lanes: dict[tuple[str, str], Lane] = {}
-        #: The number of the newest signal of any lane.
-        self._signals = 0
+        #: By tenant: how many lanes it has, and those that nobody uses, the longest unused first.
+        self._number: defaultdict[str, int] = defaultdict(int)
+        self._idle: defaultdict[str, dict[Lane, None]] = defaultdict(dict)
+        #: Lanes that were dropped and are not quite gone.
+        self._ending: set[asyncio.Task[None]] = set()
+        #: No process takes another one's number for its own.
+        self._origin = secrets.randbelow(_ORIGINS) * _ORIGIN_MS
+        self._began = time.monotonic()
+        self._tick = self._origin
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -198,9 +105,11 @@ class Polls:
             # Where others wait already and a lane is known to be empty, a newcomer need not ask again.
             if not all(lane.empty and lane.line for lane in waiter.lanes):
                 before = [lane.pokes for lane in waiter.lanes]
+                began = loop.time()
                 batch = await attempt()
                 if batch.leases:
                     return batch
+                note_look(waiter.lanes, began)
                 self._join(waiter, batch, before)
             else:
                 self._join(waiter)
@@ -225,20 +134,21 @@ class Polls:
     ) -> tuple[bool, int]:
         """Whether work may be there, waiting up to `wait` seconds for a signal; and the number of the newest one.
 
-        Given again as `after`, it lets no signal be missed between two calls to the same process.
+        Given again as `after`, it lets no signal be missed between two calls to the same process. To another
+        process it means nothing, and is as good as none.
         """
         waiter = Waiter(self._enter(tenant, queues))
         timer = None
         try:
             await self._until_ready(waiter.lanes)
-            known = self._signals if after is None else after
+            known = after if after is not None and self._origin <= after <= self._tick else self._next_tick()
             if not any(lane.signalled > known for lane in waiter.lanes) and wait > 0:
                 for lane in waiter.lanes:
                     lane.hints.add(waiter)
                 timer = asyncio.get_running_loop().call_later(wait, waiter.expire)
                 if not self._stopping.is_set():
                     await waiter.woken
-            return any(lane.signalled > known for lane in waiter.lanes), self._signals
+            return any(lane.signalled > known for lane in waiter.lanes), self._next_tick()
         finally:
             if timer is not None:
                 timer.cancel()
@@ -248,6 +158,7 @@ class Polls:
         """End all waiting and all listening."""
         self._wake_all()
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks += self._ending
         if self._watcher is not None:
             tasks.append(self._watcher)
         for task in tasks:
@@ -261,11 +172,17 @@ class Polls:
         """Lease in the waiter's turn, then pass the turn on."""
         held, waiter.batons = waiter.batons, set()
         more = True
+        began = asyncio.get_running_loop().time()
         try:
             batch = await attempt()
             more = full(batch)
+            if not batch.leases:
+                note_look(waiter.lanes, began)
             for lane in waiter.lanes:
                 lane.due_in(batch.next_due_in)
+        except Unauthenticated:
+            # Only this one's key is good no more.
+            raise
         except RopewayError:
             # The next look will come; to pass the turn on at once would send the whole line against a wall.
             more = False
@@ -298,21 +215,67 @@ class Polls:
         batons, waiter.batons = waiter.batons, set()
         for lane in batons:
             lane.looked(waiter, more=True)
+        for lane in waiter.lanes:
+            # One that was given up meanwhile, by the store or at the end, is not kept.
+            if not lane.users and self._lanes.get(lane.key) is lane:
+                self._idle[lane.key[0]][lane] = None
+        if waiter.lanes:
+            self._drop_idle(waiter.lanes[0].key[0], self.most_idle_lanes)
 
     # ── Lanes ──
 
     def _enter(self, tenant: str, queues: Iterable[str]) -> list[Lane]:
-        lanes = []
-        for queue in dict.fromkeys(queues):
-            lane = self._lanes.get((tenant, queue))
-            if lane is None:
-                lane = self._lanes[tenant, queue] = Lane()
-                lane.task = asyncio.create_task(self._keep(lane, tenant, queue))
-                if self._watcher is None:
-                    self._watcher = asyncio.create_task(self._watch())
-            lane.users += 1
-            lanes.append(lane)
-        return lanes
+        """The lanes of the queues, made where there are none yet. Raises QuotaExceeded when they are too many."""
+        names = list(dict.fromkeys(queues))
+        lanes = [self._lanes.get((tenant, queue)) for queue in names]
+        idle = self._idle.get(tenant, {})
+        for lane in lanes:
+            if lane is not None:
+                lane.users += 1
+                idle.pop(lane, None)
+        room = self.most_lanes - lanes.count(None)
+        self._drop_idle(tenant, max(0, len(idle) - max(0, self._number.get(tenant, 0) - room)))
+        if self._number.get(tenant, 0) > room:
+            self._leave(Waiter([lane for lane in lanes if lane is not None]))
+            raise QuotaExceeded(
+                f"this tenant's workers wait for {self.most_lanes:,} queues already, as many as they may here",
+                retry_in=self._linger_seconds,
+                hint="wait for fewer queues per worker, or ask without wait",
+            )
+        return [lane or self._open(tenant, queue) for lane, queue in zip(lanes, names, strict=True)]
+
+    def _open(self, tenant: str, queue: str) -> Lane:
+        lane = self._lanes[tenant, queue] = Lane(tenant, queue)
+        self._number[tenant] += 1
+        lane.users = 1
+        lane.task = asyncio.create_task(self._keep(lane, tenant, queue))
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
+        return lane
+
+    def _drop_idle(self, tenant: str, most: int) -> None:
+        """Of the lanes that nobody uses, keep the `most` that were used last: names are the client's to choose."""
+        idle = self._idle.get(tenant, {})
+        while len(idle) > most:
+            lane = next(iter(idle))
+            self._forget(lane)
+            if lane.task is not None:
+                self._ending.add(lane.task)
+                lane.task.add_done_callback(self._ending.discard)
+                lane.task.cancel()
+
+    def _forget(self, lane: Lane) -> None:
+        if self._lanes.get(lane.key) is not lane:
+            return
+        tenant = lane.key[0]
+        del self._lanes[lane.key]
+        self._number[tenant] -= 1
+        self._idle[tenant].pop(lane, None)
+        if not self._number[tenant]:
+            del self._number[tenant]
+            del self._idle[tenant]
+        if lane.due_timer is not None:
+            lane.due_timer.cancel()
 
     async def _until_ready(self, lanes: list[Lane]) -> None:
         for lane in lanes:
@@ -332,31 +295,45 @@ class Polls:
                         await subscription.close()
                 except RopewayError:
                     lane.ready.set()
-                    await asyncio.sleep(self._pause())
-                    lane.poke()
+                    await asyncio.sleep(self._until_look(lane))
+                    self._look_unless_looked(lane)
         finally:
-            del self._lanes[tenant, queue]
+            self._forget(lane)
             lane.ready.set()
-            if lane.due_timer is not None:
-                lane.due_timer.cancel()
 
     async def _listen(self, lane: Lane, subscription: Subscription) -> None:
         while self._is_wanted(lane):
-            if await subscription.wait(self._pause()):
-                self._signals += 1
-                lane.signalled = self._signals
+            if await subscription.wait(self._until_look(lane)):
+                lane.signalled = self._next_tick()
                 for waiter in lane.hints:
                     waiter.wake()
                 lane.poke()
-            elif not lane.holders:
+            else:
+                self._look_unless_looked(lane)
+        # Before anything is waited for: whoever comes now must get a lane of its own.
+        self._forget(lane)
+
+    def _look_unless_looked(self, lane: Lane) -> None:
+        """The look that is due if signals can be lost, unless one from another lane came here meanwhile."""
+        now = asyncio.get_running_loop().time()
+        if now - lane.looked_at >= self._poll_seconds * _EARLIEST:
+            lane.looked_at = now
+            if not lane.holders:
                 lane.poke()
 
     def _is_wanted(self, lane: Lane) -> bool:
         return lane.users > 0 or asyncio.get_running_loop().time() - lane.left_at < self._linger_seconds
 
-    def _pause(self) -> float:
+    def _until_look(self, lane: Lane) -> float:
         # Lanes that began together must not look together for ever.
-        return self._poll_seconds * random.uniform(0.8, 1.2)
+        pause = self._poll_seconds * random.uniform(_EARLIEST, _LATEST)
+        return max(SOON, lane.looked_at + pause - asyncio.get_running_loop().time())
+
+    def _next_tick(self) -> int:
+        """A number above all before it. By the clock, so that it does not tell how much happens to others."""
+        passed = int(1_000 * (time.monotonic() - self._began))
+        self._tick = max(self._tick + 1, self._origin + passed)
+        return self._tick
 
     async def _watch(self) -> None:
         await self._stopping.wait()

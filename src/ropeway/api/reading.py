@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from ropeway.api.batches import read_batch
 from ropeway.api.errors import flaw_of, index_of
+from ropeway.api.heavy import SLOW_BYTES
 from ropeway.api.presence import Message, Receive
 from ropeway.api.routing import Route
 from ropeway.core.errors import BatchTooLarge, FieldError, PayloadError
 from ropeway.core.payload import MAX_DEPTH, check_payload
 from ropeway.wire.problems import Refused
 
-#: Seconds that a body may take, and bytes that must come in each further one: a drip ends like a stall.
+if TYPE_CHECKING:
+    from ropeway.api.budget import Held
+
+#: Seconds that a body may take, and bytes that must come in each further one: a drip ends like a stall. What is
+#: beyond a large payload must come faster, for all of it is held meanwhile.
 BODY_SECONDS: Final = 10.0
 LEAST_RATE: Final = 32_768
+LEAST_RATE_BEYOND: Final = 262_144
+_BEYOND = 1_048_576
 #: How often overdue reads are looked for.
 _LOOK_EVERY: Final = 0.25
 
@@ -83,8 +91,18 @@ class Patience:
             self._arm()
 
 
-async def whole_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, patience: Patience) -> bytes:
-    """All of a body. Refuses one that is too large without reading the rest of it."""
+def seconds_for(size: int) -> float:
+    """How much more time a body has when so many bytes of it are there."""
+    return min(size, _BEYOND) / LEAST_RATE + max(0, size - _BEYOND) / LEAST_RATE_BEYOND
+
+
+async def whole_body(
+    receive: Receive, headers: Mapping[bytes, bytes], limit: int, patience: Patience, held: Held | None = None
+) -> bytes:
+    """All of a body. Refuses one that is too large without reading the rest of it.
+
+    Its bytes are taken from `held` as they come, and not given back here.
+    """
     declared = declared_length(headers)
     if declared is not None and declared > limit:
         too_large(limit)
@@ -93,16 +111,20 @@ async def whole_body(receive: Receive, headers: Mapping[bytes, bytes], limit: in
     if message["type"] == "http.disconnect":
         raise ClientGone
     body: bytes = message.get("body", b"")
+    if held is not None:
+        held.take(len(body))
     if not message.get("more_body", False):
         return body if len(body) <= limit else too_large(limit)
     parts, size = [body], len(body)
     while True:
         if size > limit:
             too_large(limit)
-        message = await patience.next(receive, deadline + size / LEAST_RATE)
+        message = await patience.next(receive, deadline + seconds_for(size))
         if message["type"] == "http.disconnect":
             raise ClientGone
         part: bytes = message.get("body", b"")
+        if held is not None:
+            held.take(len(part))
         parts.append(part)
         size += len(part)
         if not message.get("more_body", False):
@@ -184,13 +206,17 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class Fields:
     """Reads the JSON bodies of one route."""
 
-    def __init__(self, kind: Any, limit: int) -> None:
+    def __init__(self, kind: Any, limit: int, item_limit: int | None = None) -> None:
+        """`item_limit` is for one item of a batch, where the bodies are batches."""
         self._decode = msgspec.json.Decoder(kind).decode
         self._limit = limit
+        self._item_limit = item_limit
 
     def read(self, body: bytes) -> Any:
         """The struct. The document is checked as a whole first: no key twice, nothing that cannot be stored."""
         try:
+            if self._item_limit is not None and len(body) > SLOW_BYTES:
+                return read_batch(body, self._decode, self._item_limit, _BODY_DEPTH)
             check_payload(body, max_bytes=self._limit, max_depth=_BODY_DEPTH)
             return self._decode(body)
         except msgspec.ValidationError as error:
@@ -245,6 +271,8 @@ def read_query(query_string: bytes, route: Route) -> Any:
         # Where text becomes a number or a word of a list, `null` would become nothing at all.
         if getattr(query, given) is None:
             raise FieldError("not one of the values that are accepted here", pointer=f"/{given}")
+        if type(getattr(query, given)) is int and not values[given].removeprefix("-").isdecimal():
+            raise FieldError("expected an integer", pointer=f"/{given}", hint="digits only")
     return query
 
 

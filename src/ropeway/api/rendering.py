@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ropeway.core.access import Scope
-from ropeway.core.errors import NotFound, RopewayError
-from ropeway.service.actions import Actions
+from ropeway.core.errors import EngineError, Indeterminate, NotFound, RopewayError
+from ropeway.service.actions import notes_of
 from ropeway.wire.objects import Object, job_object
 
 if TYPE_CHECKING:
@@ -52,6 +54,23 @@ def changed(answer: Changed | RopewayError) -> Changed:
 async def noted(
     call: Call, action: str, target: str, count: int | None = None, *, tenant: str | None = None
 ) -> None:
-    """Write down what an operator has just done."""
-    actions = Actions(call.deps.engine, tenant=tenant or call.tenant)
-    await actions.note(call.principal.actor, action, target, count, call.request_id)
+    """Write down what an operator has just done. Never fails for the store: see `api/notes.py`."""
+    notes = notes_of(call.principal.actor, action, [target], count, call.request_id)
+    await call.deps.notes.write(notes, tenant=tenant or call.tenant)
+
+
+async def noted_each(call: Call, action: str, targets: Iterable[str]) -> None:
+    """The same for several things at once, an entry for each."""
+    notes = notes_of(call.principal.actor, action, targets, request_id=call.request_id)
+    await call.deps.notes.write(notes, tenant=call.tenant)
+
+
+@contextlib.contextmanager
+def after_the_effect() -> Iterator[None]:
+    """Round what comes after something was done: that the store went away then does not mean that nothing was."""
+    try:
+        yield
+    except Indeterminate:
+        raise
+    except EngineError as error:
+        raise Indeterminate(f"it was done, but then: {error.message}", hint="look before you repeat it") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ropeway.core.errors import BadCursor, Unauthenticated
+from ropeway.core.limits import TICKETS
 from ropeway.service.access import IMPLIED, Principal
 from ropeway.wire import cursors
 
@@ -72,7 +73,7 @@ class Tickets:
         if now >= ticket.ends_at:
             raise _spent()
         # A bucket that never fills again: of all processes, one gets its only token.
-        taken = await self._engine.take_tokens(f"ticket:{ticket.nonce}", 1.0, rate=0.0, burst=1.0)
+        taken = await self._engine.take_tokens(f"{TICKETS}{ticket.nonce}", 1.0, rate=0.0, burst=1.0)
         found = await self._engine.find_key(ticket.key_id) if taken.granted >= 1 else None
         if found is None or not found[0].good(now.astimezone(UTC)) or not found[1].is_active:
             raise _spent()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ropeway.core.events import Event
     from ropeway.core.job import Job, Progress
     from ropeway.engines.protocol import Engine
+    from ropeway.service.access import Principal
 
 #: Seconds after which a quiet stream says that it is still there.
 COMMENT_SECONDS = 15.0
@@ -32,21 +33,33 @@ _encode = msgspec.json.Encoder().encode
 class Chunks:
     """A stream's text, and what is to be done when nobody wants it any more, also when nobody ever took any."""
 
-    def __init__(self, text: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
+    def __init__(self, text: AsyncGenerator[bytes, None], listener: Listener, streams: Streams) -> None:
         self._text = text
-        self._close = close
+        self._listener = listener
+        self._streams = streams
+        self._afterwards: Callable[[], None] | None = None
+
+    def afterwards(self, do: Callable[[], None]) -> None:
+        """What is to be done once, when the stream is closed."""
+        self._afterwards = do
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._listener.cut:
+            # Also in the middle of what there was before.
+            raise StopAsyncIteration
         return await self._text.__anext__()
 
     async def aclose(self) -> None:
         try:
             await self._text.aclose()
         finally:
-            self._close()
+            self._streams.detach(self._listener)
+            if self._afterwards is not None:
+                afterwards, self._afterwards = self._afterwards, None
+                afterwards()
 
 
 def frame(name: str, data: Any, id: str | None = None) -> bytes:
@@ -59,15 +72,23 @@ def frame(name: str, data: Any, id: str | None = None) -> bytes:
 
 
 async def job_stream(
-    engine: Engine, streams: Streams, tenant: str, id: UUID, after: int, *, missing: Callable[[], NotFound]
+    engine: Engine,
+    streams: Streams,
+    tenant: str,
+    id: UUID,
+    after: int,
+    *,
+    missing: Callable[[], NotFound],
+    principal: Principal | None = None,
 ) -> Chunks | None:
     """All past events of a job with a `seq` beyond `after`, then what happens, until it ends.
 
     None when it has ended and nothing is left to tell: whoever asks need not ask again. Raises `missing()`.
     """
-    listener = Listener(tenant, job_id=id)
-    await streams.attach(listener)
+    listener = Listener(tenant, job_id=id, principal=principal)
+    streams.open(listener)
     try:
+        await streams.attach(listener)
         (job,) = await engine.get([id], tenant=tenant)
         # After the job: what ended it is then among the events.
         events = [] if job is None else await engine.events_of(id, tenant=tenant)
@@ -81,7 +102,7 @@ async def job_stream(
             raise missing()
         return None
     telling = _JobTelling(engine, listener, job, after)
-    return Chunks(telling.text(past), lambda: streams.detach(listener))
+    return Chunks(telling.text(past), listener, streams)
 
 
 class _JobTelling:
@@ -159,20 +180,26 @@ async def tail_stream(
     sign: Sign,
     *,
     live: bool = False,
+    principal: Principal | None = None,
 ) -> Chunks:
     """The tenant's events after `position` (None: the oldest kept), or `live`: from now on.
 
     Raises BadCursor, PositionExpired.
     """
-    listener = Listener(tenant, wants=wants)
+    listener = Listener(tenant, wants=wants, principal=principal)
+    streams.open(listener)
     first: list[Event] = []
-    if live:
-        await streams.attach(listener)
-    else:
-        page = await engine.tail(position, tenant=tenant)
-        first, position = page.events, page.position
+    try:
+        if live:
+            await streams.attach(listener)
+        else:
+            page = await engine.tail(position, tenant=tenant)
+            first, position = page.events, page.position
+    except BaseException:
+        streams.detach(listener)
+        raise
     telling = _Tail(engine, streams, listener, sign)
-    return Chunks(telling.text(first, position), lambda: streams.detach(listener))
+    return Chunks(telling.text(first, position), listener, streams)
 
 
 class _Tail:
@@ -212,7 +239,7 @@ class _Tail:
         while True:
             page = await self._engine.tail(position, tenant=self._listener.tenant)
             position = page.position
-            if not page.events:
+            if not page.events and page.whole:
                 return
             yield page.events, position
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from ropeway.core.errors import EngineError, PositionExpired, RopewayError, Unavailable
+from ropeway.core.errors import EngineError, PositionExpired, RopewayError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from ropeway.core.events import Event, EventPage
     from ropeway.core.job import Job
     from ropeway.engines.protocol import Engine
+    from ropeway.service.access import Principal
 
 log = logging.getLogger("ropeway.api.streams")
 
@@ -35,6 +36,9 @@ _JOBS_AT_ONCE = 500
 #: Seconds that a new listener waits for the store.
 ATTACH_SECONDS = 5.0
 
+#: Seconds between two looks whether the keys of all open streams are still good.
+CONFIRM_SECONDS = 2.0
+
 #: Pages and events that a slow listener may be behind.
 MOST_BEHIND = 2_000
 
@@ -43,6 +47,7 @@ _LONGEST_WAIT = 5.0
 K = TypeVar("K")
 
 Wants = Callable[["Event"], bool]
+Confirm = Callable[["Principal"], Awaitable[object]]
 
 
 class News(msgspec.Struct):
@@ -56,15 +61,24 @@ class News(msgspec.Struct):
 class Listener:
     """One stream's place: what it wants, and what it has not taken yet."""
 
-    def __init__(self, tenant: str, *, job_id: UUID | None = None, wants: Wants | None = None) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        *,
+        job_id: UUID | None = None,
+        wants: Wants | None = None,
+        principal: Principal | None = None,
+    ) -> None:
         self.tenant = tenant
+        #: Who listens, if that can change: the stream ends when the key is good no more.
+        self.principal = principal
         self.job_id = job_id
         self.wants = wants
         #: Whether it is worth looking for progress and log lines.
         self.running = False
         #: The place in the log up to which this listener has been served, whether or not something was for it.
         self.position = ""
-        #: It did not keep up, or the log was lost: it gets nothing more.
+        #: It did not keep up, or the log was lost, or its key is good no more: it gets nothing more.
         self.cut = False
         self._news: list[News] = []
         self._behind = 0
@@ -111,8 +125,21 @@ class Listener:
 class Streams:
     """The listeners of one process and the loop that serves them."""
 
-    def __init__(self, engine: Engine, *, pause: float = PAUSE, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        pause: float = PAUSE,
+        look_seconds: float = LOOK_SECONDS,
+        confirm: Confirm | None = None,
+        confirm_seconds: float = CONFIRM_SECONDS,
+    ) -> None:
         self._engine = engine
+        self._confirm = confirm
+        self._confirm_seconds = confirm_seconds
+        #: All streams that have a principal, also those that still read what there was before.
+        self._open: set[Listener] = set()
+        self._confirmer: asyncio.Task[None] | None = None
         self._pause = pause
         self._look_seconds = look_seconds
         self._of_jobs: dict[tuple[str, UUID], set[Listener]] = {}
@@ -131,6 +158,13 @@ class Streams:
         """Something was written by this process: whoever listens need not wait for the next read."""
         if self._of_jobs or self._of_tenants:
             self._poked.set()
+
+    def open(self, listener: Listener) -> None:
+        """A stream begins: from here on it is cut off when its key is revoked. Must be followed by `detach`."""
+        if listener.principal is not None and self._confirm is not None:
+            self._open.add(listener)
+            if self._confirmer is None or self._confirmer.done():
+                self._confirmer = asyncio.create_task(self._confirm_all(self._confirm))
 
     async def attach(self, listener: Listener) -> None:
         """From here on the listener gets all that is new, including whatever becomes visible meanwhile.
@@ -153,6 +187,7 @@ class Streams:
             raise
 
     def detach(self, listener: Listener) -> None:
+        self._open.discard(listener)
         self._coming = [(other, future) for other, future in self._coming if other is not listener]
         if listener.job_id is not None:
             _discard(self._of_jobs, (listener.tenant, listener.job_id), listener)
@@ -163,11 +198,31 @@ class Streams:
         """Cut everybody off and end the loops."""
         for listener in self._all():
             listener.cut_off()
-        tasks = [task for task in (self._reader, self._looker) if task is not None]
+        tasks = [task for task in (self._reader, self._looker, self._confirmer) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    # ── Keys ──
+
+    async def _confirm_all(self, confirm: Confirm) -> None:
+        """Look at the keys of all streams, each key once."""
+        while self._open:
+            await asyncio.sleep(self._confirm_seconds)
+            by_key: dict[str, tuple[Principal, list[Listener]]] = {}
+            for listener in self._open:
+                if (who := listener.principal) is not None:
+                    by_key.setdefault(who.key_id, (who, []))[1].append(listener)
+            for who, listeners in by_key.values():
+                try:
+                    await confirm(who)
+                except Unauthenticated:
+                    for listener in listeners:
+                        listener.cut_off()
+                except RopewayError as error:
+                    # While the store is away there is nothing to tell either.
+                    log.debug("the keys of streams cannot be looked at", extra={"error": error.code})
 
     # ── The log ──
 

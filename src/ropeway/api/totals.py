@@ -58,13 +58,13 @@ class Total(Generic[T]):
         return [Outcome(item, _result(item)) for item in items]
 
     def _items_apart(self, raw: bytes) -> list[Outcome[Any]]:
-        members = _members(raw)
+        members = members_of(raw)
         if set(members) != {b'"items"'}:
             # Let the strict reader say what is wrong with it.
             rest = b",".join(name + b":[]" if name == b'"items"' else name + b":0" for name in members)
             _strictly(self._decode, b"{" + rest + b"}")
         outcomes = []
-        for index, part in enumerate(_elements(members[b'"items"'])):
+        for index, part in enumerate(elements_of(members[b'"items"'])):
             try:
                 outcomes.append(_repaired(part, self._decode_item))
             except PayloadError as error:
@@ -79,7 +79,7 @@ def _result(body: Any) -> bytes | None:
 
 
 def _repaired(raw: bytes, decode: Any) -> Outcome[Any]:
-    members = _members(raw)
+    members = members_of(raw)
     result = None
     sanitized = False
     kept: list[bytes] = []
@@ -109,7 +109,7 @@ def _strictly(decode: Any, raw: bytes) -> Any:
 # ── Taking JSON apart without understanding it ──
 
 
-def _members(raw: bytes) -> dict[bytes, bytes]:
+def members_of(raw: bytes) -> dict[bytes, bytes]:
     """The members of an object, names and values as they were written. Of a repeated name the last one counts."""
     members: dict[bytes, bytes] = {}
     for part in _split(raw, b"{", b"}"):
@@ -123,7 +123,7 @@ def _members(raw: bytes) -> dict[bytes, bytes]:
     return members
 
 
-def _elements(raw: bytes) -> list[bytes]:
+def elements_of(raw: bytes) -> list[bytes]:
     return _split(raw, b"[", b"]")
 
 

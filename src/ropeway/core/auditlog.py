@@ -5,6 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from ropeway.core import fields
+from ropeway.core.payload import clean_text
+
+#: How long the texts of an entry, and of a question for some, may be.
+MAX_ACTOR = 256
+MAX_ACTION = 64
+_MAX_TEXT = 1_024
 
 
 class NewAction(msgspec.Struct, frozen=True):
@@ -15,6 +24,13 @@ class NewAction(msgspec.Struct, frozen=True):
     target: str
     count: int | None = None
     request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """What was done is noted whatever it was done to: what no store can keep is replaced, not refused."""
+        for name in ("actor", "action", "target", "request_id"):
+            text = getattr(self, name)
+            if text is not None:
+                force_setattr(self, name, clean_text(text, _MAX_TEXT))
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -30,12 +46,18 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class ActionFilter(msgspec.Struct, frozen=True):
-    """Which actions. Times are half-open: `after` <= t < `before`."""
+    """Which actions. Times are half-open: `after` <= t < `before`. Raises FieldError."""
 
     actor: str | None = None
     action: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.actor is not None:
+            fields.check_text(self.actor, "actor", limit=MAX_ACTOR)
+        if self.action is not None:
+            fields.check_text(self.action, "action", limit=MAX_ACTION)
 
 
 def matches(action: Action, where: ActionFilter) -> bool:

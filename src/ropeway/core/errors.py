@@ -296,6 +296,10 @@ class Indeterminate(EngineError):
 
     code = "indeterminate"
 
+    #: The idempotency keys that the jobs went out with, in their order, also those that nobody gave: repeated with
+    #: them it happens once. Only where the HTTP clients enqueue.
+    keys: tuple[str, ...] = ()
+
 
 class ConfigurationError(EngineError):
     """A setting, URL, schema or version is not usable as it is; the message says what to change."""

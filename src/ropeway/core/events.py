@@ -92,10 +92,14 @@ def event_data(
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events of the tail, and the position to go on from."""
+    """Events of the tail, and the position to go on from.
+
+    `whole` False: the search broke off, so fewer events than asked for, or none, do not mean the end of the log.
+    """
 
     events: list[Event]
     position: str
+    whole: bool = True
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -107,20 +108,47 @@ class NewJob(msgspec.Struct, frozen=True):
 
     def body_fingerprint(self) -> bytes:
         """What tells a repeated request from another one under the same idempotency key."""
-        if self.fingerprint is not None:
-            return self.fingerprint
+        return self.fields_fingerprint() if self.fingerprint is None else self.fingerprint
+
+    def fields_fingerprint(self, *, timeless: bool = False) -> bytes:
+        """The same, made from the fields whatever the caller says; `timeless`: without when it is to run. Values
+        that are equal count as equal however they were given: 5 seconds and 5.0, a moment in any zone."""
         body: dict[str, object] = {"type": self.type, "queue": self.queue}
         for name, default in _FINGERPRINTED:
+            if timeless and name in _WHEN:
+                continue
             value = getattr(self, name)
             if name == "headers" and value:
                 value = {header: text for header, text in value.items() if header not in TRACE_HEADERS}
             if value is not default and value != default:
-                body[name] = value
+                body[name] = _SAME_FORM[name](value) if name in _SAME_FORM else value
         if self.unique is not None:
             rule = self.unique
-            body["unique"] = [rule.by, rule.key, rule.within, sorted(rule.blocking_states)]
+            within = None if rule.within is None else float(rule.within)
+            body["unique"] = [rule.by, rule.key, within, sorted(rule.blocking_states)]
         return unique.fingerprint(body, self.payload)
 
+
+_WHEN = frozenset({"run_at", "delay"})
+
+
+def _in_utc(at: datetime) -> datetime:
+    return at.astimezone(UTC)
+
+
+def _in_floats(policy: RetryPolicy) -> RetryPolicy:
+    numbers = {name: float(getattr(policy, name)) for name in ("base", "factor", "cap", "jitter")}
+    return msgspec.structs.replace(policy, **numbers)
+
+
+_SAME_FORM: Mapping[str, Callable[[Any], object]] = {
+    "delay": float,
+    "timeout": float,
+    "expires_in": float,
+    "run_at": _in_utc,
+    "expires_at": _in_utc,
+    "retry": _in_floats,
+}
 
 _BODY_FIELDS = frozenset(
     {

@@ -9,6 +9,10 @@ import msgspec
 #: A bucket that nobody took from for so many seconds is forgotten.
 FORGET_AFTER = 86_400.0
 
+#: Buckets with such names are of tickets, which are good for a minute and leave one each: forgotten much earlier.
+TICKETS = "ticket:"
+FORGET_TICKETS_AFTER = 600.0
+
 
 class Taken(msgspec.Struct, frozen=True):
     """What a bucket gave. `left` is in it afterwards; `retry_in` is when a next token will be there, 0 for now."""

@@ -311,7 +311,8 @@ class Inspecting(Protocol):
 
     async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
         """The next events after `position` (None: the oldest kept). In `seq` order per job; a late commit is
-        never skipped. `tenant` None reads all tenants."""
+        never skipped. `tenant` None reads all tenants. A page that is not full has seen the end of the log,
+        unless it says that it is not `whole`."""
         ...
 
     async def tail_position(self) -> str:
@@ -416,7 +417,7 @@ class Upkeeping(Protocol):
 
     async def prune(self) -> Pruned:
         """Remove ended jobs, events, keys and actions whose time is over, by whole UTC days, and workers and
-        buckets not seen for a day; log each dead job removed on `ropeway.purged`."""
+        buckets not seen for a day (of tickets: ten minutes); log each dead job removed on `ropeway.purged`."""
         ...
 
 
@@ -491,6 +492,10 @@ class Limiting(Protocol):
     ) -> Taken:
         """Take up to `wanted` tokens from a named bucket that all processes share (`core.limits.take`, in one
         step, by the engine's clock). A bucket that was not used for a day is forgotten by `prune`."""
+        ...
+
+    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+        """Those of these idempotency keys that are taken now: `enqueue` stores no job that comes with one."""
         ...
 
 

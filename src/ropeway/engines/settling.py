@@ -5,6 +5,7 @@ An engine brings four small operations (`SettlementStore`); this module brings t
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 #: Characters kept of a progress message.
 MAX_PROGRESS_MESSAGE = 1_024
+
+#: A result with more bytes is cleaned in a thread: that may take a while, and others wait for the loop.
+_SLOW_BYTES = 262_144
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -118,9 +122,11 @@ async def _acks(
     for i in positions:
         outcome = settlements[i].outcome
         result = outcome.result if isinstance(outcome, Done) else None
-        completions.append(
-            Completion(settlements[i].lease, clean_result(result, max_bytes=rules.max_payload_bytes))
-        )
+        if result is None or len(result) <= _SLOW_BYTES:
+            cleaned = clean_result(result, max_bytes=rules.max_payload_bytes)
+        else:
+            cleaned = await asyncio.to_thread(clean_result, result, max_bytes=rules.max_payload_bytes)
+        completions.append(Completion(settlements[i].lease, cleaned))
     written = await store.complete(tenant, completions)
     refused = []
     for i, completion, ok in zip(positions, completions, written, strict=True):

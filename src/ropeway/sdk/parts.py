@@ -92,10 +92,12 @@ def numbered(given: JobFields, index: int) -> NewJob:
         raise
 
 
-def with_key(job: NewJob) -> NewJob:
+def with_key(job: NewJob) -> tuple[NewJob, str]:
+    """The job with a key, made here if it has none, and the key."""
     if job.idempotency_key is not None:
-        return job
-    return msgspec.structs.replace(job, idempotency_key=f"sdk-{ids.uuid7()}")
+        return job, job.idempotency_key
+    key = f"sdk-{ids.uuid7()}"
+    return msgspec.structs.replace(job, idempotency_key=key), key
 
 
 def not_a_duplicate_of_itself(made: models.EnqueuedBrief, own_key: bool) -> models.EnqueuedBrief:
@@ -164,9 +166,10 @@ def post(
     repeatable: bool = False,
     waits: float = 0.0,
     headers: Mapping[str, str] = MappingProxyType({}),
+    keys: tuple[str, ...] = (),
 ) -> Call[T]:
     data = msgspec.json.encode(body)
-    return Call("POST", path, read, body=data, headers=headers, repeatable=repeatable, waits=waits)
+    return Call("POST", path, read, body=data, headers=headers, repeatable=repeatable, waits=waits, keys=keys)
 
 
 def with_token(leased: Ticket, verb: paths.TokenVerb, body: Mapping[str, object], kind: type[T]) -> Call[T]:

@@ -70,6 +70,7 @@ def enqueue(
 
     Safe to be cut off: it is sent again under the same idempotency key (one is made when you give none), so a lost
     reply never makes a second job. `deduplicated` tells that your key, or `unique`, has found an earlier job.
+    Indeterminate, when no try could tell, has the key in its `keys`: the same call with that key goes on with it.
     """
     job = new_job(
         JobFields(
@@ -90,13 +91,14 @@ def enqueue(
             headers=headers,
         )
     )
-    body = records.lean(records.enqueue_body(with_key(job)))
+    keyed, key = with_key(job)
+    body = records.lean(records.enqueue_body(keyed))
     own = job.idempotency_key is None and job.unique is None
 
     def read(answer: Answer) -> models.EnqueuedBrief:
         return not_a_duplicate_of_itself(reader(models.EnqueuedBrief)(answer), own)
 
-    return post(paths.JOBS, body, read, repeatable=True, headers={"Prefer": "return=minimal"})
+    return post(paths.JOBS, body, read, repeatable=True, headers={"Prefer": "return=minimal"}, keys=(key,))
 
 
 def enqueue_batch(jobs: Iterable[JobFields | NewJob]) -> Call[list[models.EnqueuedBrief]]:
@@ -110,13 +112,14 @@ def enqueue_batch(jobs: Iterable[JobFields | NewJob]) -> Call[list[models.Enqueu
             f"at most {fields.MAX_BATCH:,} jobs in one call, these are {len(asked):,}", hint="split the batch"
         )
     own = [job.idempotency_key is None and job.unique is None for job in asked]
-    body = {"jobs": [records.lean(records.enqueue_body(with_key(job))) for job in asked]}
+    keyed = [with_key(job) for job in asked]
+    body = {"jobs": [records.lean(records.enqueue_body(job)) for job, _ in keyed]}
 
     def read(answer: Answer) -> list[models.EnqueuedBrief]:
         made = reader(models.EnqueuedBatch)(answer).jobs
         return [not_a_duplicate_of_itself(job, mine) for job, mine in zip(made, own, strict=True)]
 
-    return post(paths.JOBS_BATCH, body, read, repeatable=True)
+    return post(paths.JOBS_BATCH, body, read, repeatable=True, keys=tuple(key for _, key in keyed))
 
 
 def get_job(id: JobId) -> Call[models.Job]:

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -34,6 +34,10 @@ KEEP_SECONDS = 3.0
 #: A verdict this old is renewed in the background while it is still used, so that nobody waits for it.
 RENEW_SECONDS = 2.0
 
+#: Seconds that a verdict is kept for calls that go on: they look again every so often, and the two must not add up
+#: to more than the five seconds within which a revoked key is refused.
+CONFIRM_SECONDS = 1.5
+
 #: Verdicts kept at once. Bad keys have room of their own: however many come, no good one is forgotten for them.
 MOST_GOOD = 16_384
 MOST_BAD = 4_096
@@ -45,8 +49,12 @@ STRANGERS_AT_ONCE = 4
 #: Seconds between two notes that a key was used.
 NOTE_EVERY = 60.0
 
-#: What a key may do beyond what it was given: an operator who may change everything may also look at it.
-IMPLIED = {Scope.ADMIN: frozenset({Scope.READ, Scope.READ_PAYLOAD})}
+#: What a key may do beyond what it was given: an operator who may change everything may also look at it, and who
+#: may see payloads may see what has them.
+IMPLIED = {
+    Scope.ADMIN: frozenset({Scope.READ, Scope.READ_PAYLOAD}),
+    Scope.READ_PAYLOAD: frozenset({Scope.READ}),
+}
 
 #: The id of the key that a first start makes: always the same, so that of two starts at once only one makes it.
 FIRST_ID = "firstkey2222"
@@ -109,7 +117,9 @@ class Access:
         self._clock = clock
         self._good: dict[bytes, _Verdict] = {}
         self._bad: dict[bytes, _Verdict] = {}
-        self._looks: dict[bytes, asyncio.Task[_Verdict]] = {}
+        #: By the id of the key, for `confirm`.
+        self._standing: dict[str, _Verdict] = {}
+        self._looks: dict[bytes | str, asyncio.Task[_Verdict]] = {}
         self._strangers = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._noted: dict[str, float] = {}
         self._notes: Coalescer[str, None] = Coalescer(self._note)
@@ -134,6 +144,21 @@ class Access:
             raise Unauthenticated
         return verdict.principal
 
+    async def confirm(self, principal: Principal) -> Principal:
+        """The principal as it is now, for a call that has gone on for a while. Raises Unauthenticated.
+
+        Cheap: however many such calls a key has, the store is asked once in `CONFIRM_SECONDS`.
+        """
+        if principal is ANYBODY:
+            return principal
+        verdict = self._standing.get(principal.key_id)
+        if verdict is None or self._clock() - verdict.looked_at >= CONFIRM_SECONDS:
+            look = self._share(principal.key_id, lambda: self._judge_standing(principal.key_id))
+            verdict = await asyncio.shield(look)
+        if verdict.principal is None or self._clock() >= verdict.ends_at:
+            raise Unauthenticated
+        return verdict.principal
+
     async def create_first_key(
         self, name: str = "first start", scopes: Collection[Scope] = frozenset(Scope)
     ) -> tuple[ApiKey, str] | None:
@@ -155,15 +180,20 @@ class Access:
         await self._notes.close()
 
     def _look(self, digest: bytes, text: KeyText) -> asyncio.Task[_Verdict]:
+        return self._share(digest, lambda: self._judge(digest, text))
+
+    def _share(
+        self, about: bytes | str, judge: Callable[[], Coroutine[None, None, _Verdict]]
+    ) -> asyncio.Task[_Verdict]:
         """A look into the store; callers who ask for the same at once share one."""
-        task = self._looks.get(digest)
+        task = self._looks.get(about)
         if task is None:
-            task = self._looks[digest] = asyncio.create_task(self._judge(digest, text))
-            task.add_done_callback(lambda task: self._looked(digest, task))
+            task = self._looks[about] = asyncio.create_task(judge())
+            task.add_done_callback(lambda task: self._looked(about, task))
         return task
 
-    def _looked(self, digest: bytes, task: asyncio.Task[_Verdict]) -> None:
-        self._looks.pop(digest, None)
+    def _looked(self, about: bytes | str, task: asyncio.Task[_Verdict]) -> None:
+        self._looks.pop(about, None)
         if not task.cancelled():
             # A renewal that failed is tried again by the next caller; whoever waited has got the error.
             task.exception()
@@ -182,12 +212,19 @@ class Access:
             self._good.pop(digest, None)
             _keep(self._bad, digest, verdict, MOST_BAD)
             return verdict
-        key, tenant = found
-        scopes = key.scopes.union(*(IMPLIED.get(scope, ()) for scope in key.scopes))
-        verdict.principal = Principal(tenant.id, key.id, key.name, scopes, tenant.limits)
+        verdict.principal = _principal(*found)
         self._bad.pop(digest, None)
         _keep(self._good, digest, verdict, MOST_GOOD)
-        self._use(key.id)
+        self._use(found[0].id)
+        return verdict
+
+    async def _judge_standing(self, id: str) -> _Verdict:
+        """What a key that was shown before is worth now."""
+        verdict = _Verdict(None, self._clock())
+        found = await self._engine.find_key(id)
+        if found is not None and await self._stands(verdict, *found):
+            verdict.principal = _principal(*found)
+        _keep(self._standing, id, verdict, MOST_GOOD)
         return verdict
 
     async def _stands(self, verdict: _Verdict, key: ApiKey, tenant: Tenant) -> bool:
@@ -215,6 +252,11 @@ class Access:
             # When a key was last used is worth knowing, but no request is refused for it.
             logger.debug("the use of keys was not noted", extra={"error": error.code, "keys": len(ids)})
         return [None] * len(ids)
+
+
+def _principal(key: ApiKey, tenant: Tenant) -> Principal:
+    scopes = key.scopes.union(*(IMPLIED.get(scope, ()) for scope in key.scopes))
+    return Principal(tenant.id, key.id, key.name, scopes, tenant.limits)
 
 
 def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:

@@ -11,14 +11,14 @@ from ropeway.engines.protocol import Engine
 
 #: Every action that is noted, and what its target is.
 ACTIONS = {
-    "job.cancel": "the job's id",
+    "job.cancel": "the job's id, and the reason that was given",
     "job.retry": "the job's id",
     "job.reschedule": "the job's id",
     "job.delete": "the job's id",
     "queue.pause": "the queue",
     "queue.resume": "the queue",
     "queue.set": "the queue",
-    "dlq.retry": "what was asked for: ids or a filter",
+    "dlq.retry": "the job's id, or the filter that was asked for",
     "schedule.create": "the schedule",
     "schedule.change": "the schedule",
     "schedule.delete": "the schedule",
@@ -63,7 +63,7 @@ class Actions:
         request_id: str | None = None,
     ) -> None:
         """The same for several things at once, an entry for each."""
-        noted = [NewAction(actor, action, target[:MAX_TARGET], count, request_id) for target in targets]
+        noted = notes_of(actor, action, targets, count, request_id)
         if noted:
             await self._engine.note_actions(noted, tenant=self._tenant)
 
@@ -72,3 +72,10 @@ class Actions:
     ) -> list[Action]:
         """The newest first, those numbered below `before_n` if it is given."""
         return await self._engine.actions(where, limit=limit, before_n=before_n, tenant=self._tenant)
+
+
+def notes_of(
+    actor: str, action: str, targets: Iterable[str], count: int | None = None, request_id: str | None = None
+) -> list[NewAction]:
+    """An entry for each target, cut to what the log keeps."""
+    return [NewAction(actor, action, target[:MAX_TARGET], count, request_id) for target in targets]

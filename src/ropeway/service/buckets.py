@@ -12,14 +12,25 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from enum import StrEnum
 
 import msgspec
 
 from ropeway.core.errors import QuotaExceeded, RateLimited
 from ropeway.engines.protocol import Engine
 
-#: The bucket's name in the engine.
-REQUESTS = "requests"
+
+class Purpose(StrEnum):
+    """What a bucket is for; its name in the engine.
+
+    Each has the tenant's whole rate, so that a producer which floods the service keeps neither the workers from
+    the jobs nor the operators from the switches.
+    """
+
+    REQUESTS = "requests"
+    WORK = "work"
+    OPERATE = "operate"
+
 
 #: Seconds' worth of the rate that a process takes ahead, and the share of the burst it never takes more than.
 AHEAD_SECONDS = 0.1
@@ -47,12 +58,14 @@ class Bucket:
         self,
         engine: Engine,
         tenant: str,
+        purpose: Purpose = Purpose.REQUESTS,
         *,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
+        self._purpose = purpose
         self._clock = clock
         self._jitter = jitter
         self._lock = asyncio.Lock()
@@ -129,7 +142,7 @@ class Bucket:
 
     async def _take(self, wanted: float) -> float:
         taken = await self._engine.take_tokens(
-            REQUESTS, wanted, rate=self.rate, burst=self.burst, tenant=self._tenant
+            self._purpose.value, wanted, rate=self.rate, burst=self.burst, tenant=self._tenant
         )
         now = self._clock()
         self._left, self._left_at = taken.left, now

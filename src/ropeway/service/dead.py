@@ -10,7 +10,15 @@ from uuid import UUID
 import msgspec
 
 from ropeway.core.errorgroups import group_of, is_fingerprint
-from ropeway.core.errors import FieldError, InvalidState, NotFound, RopewayError
+from ropeway.core.errors import (
+    EngineError,
+    FieldError,
+    Indeterminate,
+    InvalidState,
+    NotFound,
+    RopewayError,
+    Unavailable,
+)
 from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.query import Count, JobFilter
 from ropeway.core.states import State
@@ -117,7 +125,15 @@ class DeadJobs:
         retried = 0
         for start in range(0, len(dead), STEP):
             step = dead[start : start + STEP]
-            answers = await self._engine.redrive(step, by=by, tenant=self._tenant)
+            try:
+                answers = await self._engine.redrive(step, by=by, tenant=self._tenant)
+            except EngineError as error:
+                if not retried:
+                    raise
+                # What the steps before it did is done: the rest is told apart, not instead of it.
+                doubt = Indeterminate if isinstance(error, Indeterminate) else Unavailable
+                skipped += [Skipped(id, doubt.code if id in step else Unavailable.code) for id in dead[start:]]
+                break
             for id, answer in zip(step, answers, strict=True):
                 if isinstance(answer, RopewayError):
                     # Somebody was faster.
@@ -160,7 +176,13 @@ class DeadJobs:
         done, more = 0, True
         while more and (limit is None or done < limit):
             size = STEP if limit is None else min(STEP, limit - done)
-            report = await self._engine.redrive_where(where, limit=size, by=by, tenant=self._tenant)
+            try:
+                report = await self._engine.redrive_where(where, limit=size, by=by, tenant=self._tenant)
+            except EngineError:
+                if not done:
+                    raise
+                # As above; `more` is still true.
+                break
             done += len(report.retried)
             # A step that moved nothing would go on for ever.
             more = report.more and bool(report.retried)

@@ -60,7 +60,7 @@ class Events:
             waits.reset()
             position = page.position
             yield page
-            if not page.events:
+            if not page.events and page.whole:
                 await asyncio.sleep(self._pause)
 
     async def follow_job(self, id: UUID, *, away: Away) -> AsyncIterator[JobNews]:

@@ -40,7 +40,8 @@ class Gauge:
         #: All that this process admitted and did not take back, and what of that the last count has seen.
         self._admitted = 0
         self._seen = 0
-        self._in_flight = 0
+        self.in_flight = 0
+        self._settling: asyncio.Future[None] | None = None
         self._look: asyncio.Task[None] | None = None
         self.used_at = clock()
 
@@ -73,14 +74,27 @@ class Gauge:
     def admit(self, number: int) -> None:
         """So many more are on their way into the store; `arrived` or `failed` says how that ended."""
         self._admitted += number
-        self._in_flight += number
+        self.in_flight += number
 
     def arrived(self, number: int) -> None:
-        self._in_flight -= number
+        self.in_flight -= number
+        self._settle()
 
     def failed(self, number: int) -> None:
-        self._in_flight -= number
+        self.in_flight -= number
         self._admitted -= number
+        self._settle()
+
+    async def settled(self) -> None:
+        """Returns when something that was on its way has arrived or failed."""
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._settling)
+
+    def _settle(self) -> None:
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            settling.set_result(None)
 
     def retry_in(self) -> float:
         """In how many seconds a refused call may be worth another try."""
@@ -105,7 +119,7 @@ class Gauge:
     async def _recount(self, cap: int, limit: int) -> None:
         began = self._counted_at = self._clock()
         # What was under way when the count began may be in it or not; counting it twice errs on the safe side.
-        seen = self._admitted - self._in_flight
+        seen = self._admitted - self.in_flight
         count = await self._count(cap)
         self._took = self._clock() - began
         self._counted, self._seen = count.number, seen

@@ -22,10 +22,10 @@ from ropeway.core.query import Count, JobFilter, QueueSettings
 from ropeway.core.states import LIVE_STATES, State
 from ropeway.engines.protocol import Engine
 from ropeway.service.access import Principal
-from ropeway.service.buckets import Bucket, RateState
+from ropeway.service.buckets import Bucket, Purpose, RateState
 from ropeway.service.gauges import Gauge
 
-__all__ = ["NO_LIMITS", "Admission", "RateState"]
+__all__ = ["NO_LIMITS", "Admission", "Purpose", "RateState", "Reservation"]
 
 #: Seconds for which the settings of a tenant's queues are believed.
 SETTINGS_SECONDS = 2.0
@@ -52,34 +52,42 @@ class Admission:
         self._engine = engine
         self._defaults = defaults
         self._clock = clock
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[tuple[str, Purpose], Bucket] = {}
         #: By tenant and what is counted: a queue's name, or one of the two signs below, which no queue is called.
         self._gauges: dict[tuple[str, str], Gauge] = {}
         self._settings: dict[str, tuple[float, _Settings]] = {}
 
     # ── Rate ──
 
-    async def request(self, principal: Principal, cost: float = 1.0) -> RateState | None:
-        """Take `cost` from the tenant's rate. Raises RateLimited. None: it has no rate limit."""
-        bucket = self._bucket(principal)
+    async def request(
+        self, principal: Principal, cost: float = 1.0, purpose: Purpose = Purpose.REQUESTS
+    ) -> RateState | None:
+        """Take `cost` from the tenant's rate for this purpose. Raises RateLimited. None: it has no rate limit."""
+        bucket = self._bucket(principal, purpose)
         if bucket is None:
             return None
         await bucket.spend(cost)
         return bucket.state()
 
-    def state(self, principal: Principal) -> RateState | None:
+    def state(self, principal: Principal, purpose: Purpose = Purpose.REQUESTS) -> RateState | None:
         """How the tenant stands, for the headers of a refusal."""
-        bucket = self._bucket(principal)
+        bucket = self._bucket(principal, purpose)
         return None if bucket is None else bucket.state()
 
-    def _bucket(self, principal: Principal) -> Bucket | None:
+    def burst(self, principal: Principal) -> float:
+        """The most that one call may cost."""
+        rate, burst = self._rate(principal)
+        return math.inf if rate is None else burst
+
+    def _bucket(self, principal: Principal, purpose: Purpose) -> Bucket | None:
         rate, burst = self._rate(principal)
         if rate is None:
             return None
-        bucket = self._buckets.get(principal.tenant)
+        bucket = self._buckets.get((principal.tenant, purpose))
         if bucket is None:
             self._drop_idle()
-            bucket = self._buckets[principal.tenant] = Bucket(self._engine, principal.tenant, clock=self._clock)
+            bucket = Bucket(self._engine, principal.tenant, purpose, clock=self._clock)
+            self._buckets[principal.tenant, purpose] = bucket
         bucket.follow(rate, burst)
         return bucket
 
@@ -109,6 +117,18 @@ class Admission:
         return _Admitted(self._admit(principal, jobs))
 
     async def _admit(self, principal: Principal, jobs: Sequence[NewJob]) -> list[tuple[Gauge, int]]:
+        """Where there is no room, a job whose key is taken needs none: the store answers with the first one."""
+        try:
+            return await self._admit_new(principal, jobs)
+        except (QueueFull, QuotaExceeded):
+            keys = {job.idempotency_key for job in jobs if job.idempotency_key is not None}
+            held = await self._engine.held_keys(keys, tenant=principal.tenant) if keys else keys
+            if not held:
+                raise
+        new = [job for job in jobs if job.idempotency_key not in held]
+        return await self._admit_new(principal, new) if new else []
+
+    async def _admit_new(self, principal: Principal, jobs: Sequence[NewJob]) -> list[tuple[Gauge, int]]:
         most_bytes = principal.limits.max_payload_bytes or self._defaults.max_payload_bytes
         if most_bytes is not None:
             _check_payloads(jobs, most_bytes)
@@ -173,27 +193,27 @@ class Admission:
 
     # ── Leases ──
 
-    async def lease(self, principal: Principal, count: int) -> int:
-        """How many of `count` may be leased now. Raises QuotaExceeded when none may."""
+    async def lease(self, principal: Principal, count: int) -> Reservation:
+        """Room for as many of `count` as may be leased now. Raises QuotaExceeded when none may.
+
+        It is held for the caller until it says how many it got: calls at the same time share what there is.
+        """
         limit = principal.limits.max_leases or self._defaults.max_leases
         if limit is None:
-            return count
+            return Reservation(count)
         gauge = self._gauge(principal.tenant, _HELD)
-        room = await gauge.room(1, limit, growth=limit / FILL_SECONDS)
-        if room < 1:
-            raise QuotaExceeded(
-                f"this tenant holds all the {limit:,} leases it may",
-                retry_in=gauge.retry_in(),
-                hint="finish or release jobs first, or have the tenant's max_leases raised",
-            )
-        return min(count, room)
-
-    def leased(self, principal: Principal, number: int) -> None:
-        """So many were leased just now: they count before the next look at the store."""
-        gauge = self._gauges.get((principal.tenant, _HELD))
-        if gauge is not None and number:
-            gauge.admit(number)
-            gauge.arrived(number)
+        while (room := await gauge.room(1, limit, growth=limit / FILL_SECONDS)) < 1:
+            if not gauge.in_flight:
+                raise QuotaExceeded(
+                    f"this tenant holds all the {limit:,} leases it may",
+                    retry_in=gauge.retry_in(),
+                    hint="finish or release jobs first, or have the tenant's max_leases raised",
+                )
+            # Others look for jobs just now, and most find fewer than they have room for.
+            await gauge.settled()
+        number = min(count, room)
+        gauge.admit(number)
+        return Reservation(number, gauge)
 
     async def lease_seconds(self, principal: Principal, queue: str) -> float | None:
         """How long leases of a queue were set to be; None: nobody set it."""
@@ -245,6 +265,23 @@ class Admission:
             self._gauges = {key: one for key, one in self._gauges.items() if one.used_at >= edge}
         if len(self._settings) >= MANY:
             self._settings = {key: known for key, known in self._settings.items() if known[0] >= edge}
+
+
+class Reservation:
+    """Room for `number` leases, until `used` says how many there are."""
+
+    __slots__ = ("_gauge", "number")
+
+    def __init__(self, number: int, gauge: Gauge | None = None) -> None:
+        self.number = number
+        self._gauge = gauge
+
+    def used(self, number: int) -> None:
+        """So many were leased: they count before the next look at the store. The rest is given back. Once."""
+        gauge, self._gauge = self._gauge, None
+        if gauge is not None:
+            gauge.arrived(min(number, self.number))
+            gauge.failed(max(0, self.number - number))
 
 
 class _Admitted:

@@ -14,7 +14,14 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ropeway.core.errors import ConfigurationError, Indeterminate, LimitError, RopewayError
+from ropeway.core.errors import (
+    AccessError,
+    ConfigurationError,
+    EngineError,
+    Indeterminate,
+    LimitError,
+    RopewayError,
+)
 from ropeway.wire.problems import CONTENT_TYPE, Problem, error_of
 
 T = TypeVar("T")
@@ -36,7 +43,8 @@ class Call(Generic[T]):
     """One request and how to read its answer.
 
     `repeatable`: sending it again after it may have arrived does no harm. `waits`: seconds that the server is
-    asked to wait before it answers.
+    asked to wait before it answers. `keys`: the idempotency keys of the jobs in it, which a caller who is left in
+    doubt may repeat it with.
     """
 
     method: str
@@ -47,6 +55,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     waits: float = 0.0
+    keys: tuple[str, ...] = ()
 
     def target(self) -> str:
         """Path and query; what is None is left out, a list is the name several times."""
@@ -85,16 +94,20 @@ class Tries:
         self._patience = patience
         self._chance = chance
         self._made = 0
+        #: The first try that may have been done, if there was one.
+        self._doubt: Indeterminate | None = None
 
     def pause(self, failed: Failed) -> float:
         """Seconds until the next try; raises the error when there is none."""
         self._made += 1
         patience = self._patience
+        if self._doubt is None and isinstance(failed.error, Indeterminate):
+            self._doubt = failed.error
         if self._made >= patience.tries or not self._may_repeat(failed.error):
-            raise failed.error from None
+            raise self._end(failed.error) from None
         asked = failed.retry_after or 0.0
         if asked > patience.longest:
-            raise failed.error from None
+            raise self._end(failed.error) from None
         whole = min(patience.cap, patience.base * 2.0 ** (self._made - 1))
         # Spread, so that those who were refused together do not come back together.
         return asked + whole * (0.5 + self._chance() / 2)
@@ -105,6 +118,24 @@ class Tries:
         if isinstance(error, LimitError):
             return self._patience.limits
         return error.code in _PASSING
+
+    def _end(self, last: RopewayError) -> RopewayError:
+        """What the caller is told. That the last try did nothing says nothing of one before it."""
+        doubt = self._doubt
+        if doubt is None or self._call.method == "GET" or not _leaves_doubt(last):
+            return last
+        if last is not doubt and not isinstance(last, Indeterminate):
+            why = f"{doubt.message}; the last of {self._made} tries: {last.message}"
+            doubt = Indeterminate(why, hint=doubt.hint, index=doubt.index)
+        if self._call.keys:
+            doubt.keys = self._call.keys
+            doubt.hint = "it may have been stored: repeat it with the keys in `keys` of this error"
+        return doubt
+
+
+def _leaves_doubt(error: RopewayError) -> bool:
+    """Whether a refusal is of the moment, not of what was asked: another try of the same may have passed."""
+    return isinstance(error, EngineError | LimitError | AccessError) or error.code in _PASSING
 
 
 # ── What an answer means ──

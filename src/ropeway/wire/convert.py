@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -26,7 +25,6 @@ from ropeway.wire import requests
 from ropeway.wire.times import parse_time
 
 _NO_PAYLOAD = b"{}"
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}\Z")
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -62,7 +60,9 @@ def new_job(
     headers = body.headers
     if trace and not any(name in headers for name in trace):
         headers = _with_trace(headers, trace)
-    return NewJob(
+    if body.key_window is not None:
+        _check_key_window(body.key_window)
+    job = NewJob(
         type=body.type,
         payload=_NO_PAYLOAD if body.payload is UNSET else bytes(body.payload),
         queue=body.queue,
@@ -72,7 +72,7 @@ def new_job(
         delay=body.delay,
         idempotency_key=key,
         key_window=body.key_window,
-        fingerprint=None if key is None else _fingerprint(body, raw),
+        fingerprint=None if key is None or body.fingerprint is not None else _fingerprint(raw),
         unique=None if body.unique is None else unique_of(body.unique),
         retry=None if body.retry is None else retry_of(body.retry),
         timeout=body.timeout,
@@ -81,14 +81,37 @@ def new_job(
         tags=tuple(body.tags),
         headers=headers,
     )
+    return job if body.fingerprint is None else _as_it_says(job, body.fingerprint)
 
 
-def _fingerprint(body: requests.EnqueueBody, raw: bytes | Callable[[], bytes]) -> bytes:
-    if body.fingerprint is None:
-        return body_fingerprint(raw if isinstance(raw, bytes) else raw())
-    if not _FINGERPRINT.match(body.fingerprint):
-        raise FieldError("fingerprint must be 64 hexadecimal digits", pointer="/fingerprint")
-    return bytes.fromhex(body.fingerprint)
+def _check_key_window(seconds: float) -> None:
+    """A key that holds for less than a day would break what is promised of keys."""
+    if seconds != 0 and not requests.SHORTEST_WINDOW <= seconds <= fields.HORIZON_SECONDS:
+        raise FieldError(
+            f"key_window must be at least {requests.SHORTEST_WINDOW:,} seconds and at most "
+            f"{fields.HORIZON_SECONDS:,.0f}, or 0 for ever",
+            pointer="/key_window",
+        )
+
+
+def _fingerprint(raw: bytes | Callable[[], bytes]) -> bytes:
+    return body_fingerprint(raw if isinstance(raw, bytes) else raw())
+
+
+def _as_it_says(job: NewJob, fingerprint: str) -> NewJob:
+    """The job under the fingerprint that it came with. It must be that of its own fields, or else any body could
+    pass for the first one; only its time may be left out, which is not of the sender's choice when a task has a
+    window."""
+    if fingerprint == job.fields_fingerprint().hex():
+        return job
+    timeless = job.fields_fingerprint(timeless=True)
+    if fingerprint != timeless.hex():
+        raise FieldError(
+            "this is not the fingerprint of the job's fields",
+            pointer="/fingerprint",
+            hint="leave it out: the server makes one from the body",
+        )
+    return msgspec.structs.replace(job, fingerprint=timeless)
 
 
 def body_fingerprint(raw: bytes) -> bytes:
@@ -151,7 +174,8 @@ def _conflict(field: str, message: str) -> FieldError:
 
 def failed_of(body: requests.NackBody, *, sanitized: bool = False) -> Failed:
     """`sanitized`: the text was repaired on the way here already."""
-    error = body.error
+    error, is_text = _error_of(body.error)
+    sanitized = sanitized or is_text
     cleaned = (
         clean_error("Error", error)
         if isinstance(error, str)
@@ -164,6 +188,16 @@ def failed_of(body: requests.NackBody, *, sanitized: bool = False) -> Failed:
     if sanitized:
         cleaned = msgspec.structs.replace(cleaned, sanitized=True)
     return Failed(cleaned, retry=body.retry, retry_after=retry_after_of(body.retry_after), reason=body.reason)
+
+
+def _error_of(said: Any) -> tuple[str | requests.ErrorBody, bool]:
+    """What a run said of its failure; True when it had to be made a text first."""
+    if isinstance(said, str):
+        return said, False
+    try:
+        return msgspec.convert(said, requests.ErrorBody), False
+    except msgspec.ValidationError:
+        return msgspec.json.encode(said).decode(), True
 
 
 def retry_after_of(seconds: float | None) -> float | None:

@@ -14,6 +14,7 @@ import msgspec
 from ropeway.core import errors
 from ropeway.core.errors import (
     BadArguments,
+    ConfigurationError,
     EngineError,
     FieldError,
     InputError,
@@ -188,12 +189,29 @@ class Refused(RopewayError):
 
 # ── Error → problem ──
 
+#: What is told, and what to do, when the request is not to blame: nothing of where the store is.
+_OF_THE_STORE: Final[Mapping[str, tuple[str, str]]] = {
+    "unavailable": (
+        "The server or its store cannot take this just now. Nothing was stored.",
+        "try again in a moment",
+    ),
+    "indeterminate": (
+        "The store went away before it was known whether all of it was done.",
+        "repeat it with the same idempotency key, or look before you repeat it",
+    ),
+}
+
 
 def problem_of(error: RopewayError, request_id: str) -> Problem:
     """What a caller is told. An error that no caller can cause is `internal`, without its words."""
     code = code_of(error)
     if code == "internal":
         return problem("internal", "This is a bug; the server's log says more under the request id.", request_id)
+    if isinstance(error, EngineError) and not isinstance(error, ConfigurationError):
+        # Its own words may tell where the store is and what it said: they are for the log. Those of a setting that
+        # must be put right are ours, and whoever asks needs them.
+        detail, hint = _OF_THE_STORE[code]
+        return problem(code, detail, request_id, index=error.index, hint=hint)
     pointer = error.pointer if isinstance(error, InputError) else None
     flaws = None if pointer is None else (Flaw(_cut(pointer, _MAX_POINTER), code, _cut(error.message)),)
     return problem(

@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ropeway.core.auditlog import MAX_ACTION, MAX_ACTOR
 from ropeway.core.errors import FieldError
 from ropeway.core.query import DEFAULT_PAGE, MAX_PAGE, JobFilter, parse_state
 from ropeway.core.states import DeadReason, EventName, State
-from ropeway.wire.requests import FilterBody, JobId, Key, Name, Priority, Time
+from ropeway.wire.requests import FilterBody, JobId, Key, Name, Priority, Time, text_of
 from ropeway.wire.times import parse_time
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
@@ -110,8 +111,8 @@ class WorkersQuery(Query):
 
 
 class AuditQuery(Query):
-    actor: Annotated[str, Meta(max_length=256)] | None = None
-    action: Annotated[str, Meta(max_length=64)] | None = None
+    actor: Annotated[str, text_of(MAX_ACTOR)] | None = None
+    action: Annotated[str, text_of(MAX_ACTION)] | None = None
     after: Time | None = None
     before: Time | None = None
     limit: Limit = DEFAULT_PAGE

@@ -7,7 +7,7 @@ them, so that it is the same on every face. Times are RFC 3339 with a zone, dura
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,9 @@ from ropeway.core.states import DeadReason, State
 #: Seconds that a long poll may wait; more is cut to this.
 MAX_WAIT = 30.0
 
+#: Seconds that an idempotency key holds at least.
+SHORTEST_WINDOW = 86_400
+
 #: Characters of whoever is told to have retried a job.
 MAX_BY = 256
 
@@ -32,7 +35,11 @@ _FULL = Meta(extra_json_schema={"minItems": 1, "maxItems": fields.MAX_BATCH})
 _PRINTABLE = r"^[^\u0000-\u001f\u007f]*$"
 
 
-def _text(limit: int, *, least: int = 1) -> Meta:
+#: Queues or types that a worker may say it takes.
+MOST_NAMES = 1_000
+
+
+def text_of(limit: int, *, least: int = 1) -> Meta:
     return Meta(extra_json_schema={"minLength": least, "maxLength": limit, "pattern": _PRINTABLE})
 
 
@@ -40,12 +47,23 @@ def _seconds(low: float, high: float) -> Meta:
     return Meta(extra_json_schema={"minimum": low, "maximum": high})
 
 
+Cron = Annotated[str, Meta(examples=["*/5 * * * *", "0 3 * * mon-fri", "@hourly"])]
 Name = Annotated[str, Meta(extra_json_schema={"pattern": r"^[A-Za-z0-9._:-]{1,128}$"})]
 JobId = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-Key = Annotated[str, _text(fields.MAX_KEY_BYTES)]
-WorkerId = Annotated[str, _text(128)]
-#: What tells a keyed body from another, for senders that know better than a look at the body: 64 hex digits.
+Key = Annotated[str, text_of(fields.MAX_KEY_BYTES)]
+WorkerId = Annotated[str, text_of(128)]
+#: 0 is for ever.
+KeyWindow = Annotated[
+    float,
+    Meta(
+        extra_json_schema={
+            "anyOf": [{"const": 0}, {"minimum": SHORTEST_WINDOW, "maximum": fields.HORIZON_SECONDS}]
+        }
+    ),
+]
+#: What tells a keyed body from another for Ropeway's own clients, which make it from the fields: 64 hex digits.
+#: One that is not of these fields is refused.
 Fingerprint = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 #: Any JSON value, kept byte for byte; an absent one is `{}`.
 Payload = Annotated[Raw, Meta(extra_json_schema={"default": {}})]
@@ -57,7 +75,7 @@ Delay = Annotated[float, _seconds(0, fields.HORIZON_SECONDS)]
 Expiry = Annotated[float, _seconds(0.001, fields.HORIZON_SECONDS)]
 Timeout = Annotated[float, Meta(description="1 to 86,400 seconds, 0 for none"), _seconds(0, fields.MAX_TIMEOUT)]
 LeaseSeconds = Annotated[float, _seconds(1, fields.MAX_LEASE_SECONDS)]
-Tag = Annotated[str, _text(fields.MAX_TAG_LENGTH)]
+Tag = Annotated[str, text_of(fields.MAX_TAG_LENGTH)]
 Tags = Annotated[list[Tag], Meta(extra_json_schema={"maxItems": fields.MAX_TAGS})]
 Headers = Annotated[
     dict[str, str],
@@ -108,7 +126,7 @@ class EnqueueBody(Body):
     execute_at: Time | None = None
     delay: Delay | None = None
     idempotency_key: Key | None = None
-    key_window: Annotated[float, _seconds(0, fields.HORIZON_SECONDS)] | None = None
+    key_window: KeyWindow | None = None
     fingerprint: Fingerprint | None = None
     unique: UniqueBody | None = None
     retry: RetryBody | None = None
@@ -126,7 +144,7 @@ class BatchBody(Body):
 
 
 class CancelBody(Body):
-    reason: Annotated[str, _text(256, least=0)] | None = None
+    reason: Annotated[str, text_of(256, least=0)] | None = None
 
 
 class RescheduleBody(Body):
@@ -212,7 +230,11 @@ class ErrorBody(Body):
 
 
 class NackBody(TokenBody):
-    error: str | ErrorBody = ""
+    #: A text or an ErrorBody; anything else becomes a text, for an attempt that failed must be able to end (G14).
+    error: Annotated[
+        Any,
+        Meta(description="a text, or an object with type, message and traceback; anything else is kept as text"),
+    ] = ""
     retry: bool = True
     retry_after: Delay | None = None
     reason: DeadReason = DeadReason.REJECTED
@@ -312,11 +334,11 @@ class LoseBatch(Body):
 class WorkerBody(Body):
     """What a worker tells of itself, every ten seconds."""
 
-    host: Annotated[str, _text(256)]
+    host: Annotated[str, text_of(256)]
     pid: Annotated[int, Meta(ge=0, le=2**31 - 1)]
-    version: Annotated[str, _text(64)]
-    queues: list[Name] = []
-    types: list[Name] = []
+    version: Annotated[str, text_of(64)]
+    queues: Annotated[list[Name], Meta(max_length=MOST_NAMES)] = []
+    types: Annotated[list[Name], Meta(max_length=MOST_NAMES)] = []
     slots: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
     running: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     rss_bytes: Annotated[int, Meta(ge=0)] | None = None
@@ -338,7 +360,7 @@ class DeadFilterBody(Body):
     queue: Name | None = None
     type: Name | None = None
     reason: DeadReason | None = None
-    fingerprint: Annotated[str, _text(64)] | None = None
+    fingerprint: Annotated[str, text_of(64)] | None = None
     dead_after: Time | None = None
     dead_before: Time | None = None
 
@@ -352,7 +374,7 @@ class ManyBody(Body):
 class RetryManyBody(ManyBody, kw_only=True):
     """`by` is told in the events of the jobs; the key's name unless it is given, nothing if it is null."""
 
-    by: Annotated[str, _text(MAX_BY)] | UnsetType | None = UNSET
+    by: Annotated[str, text_of(MAX_BY)] | UnsetType | None = UNSET
 
 
 class FilterBody(Body):
@@ -363,7 +385,7 @@ class FilterBody(Body):
     status: str | None = None
     idempotency_key: Key | None = None
     worker_id: WorkerId | None = None
-    error: Annotated[str, _text(256)] | None = None
+    error: Annotated[str, text_of(256)] | None = None
     reason: DeadReason | None = None
     tag: Tag | None = None
     priority: Priority | None = None
@@ -379,7 +401,7 @@ class RetryWhereBody(Body):
     filter: FilterBody
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     dry_run: bool = False
-    by: Annotated[str, _text(MAX_BY)] | UnsetType | None = UNSET
+    by: Annotated[str, text_of(MAX_BY)] | UnsetType | None = UNSET
 
 
 class DeadRetryBody(Body):
@@ -394,7 +416,7 @@ class DeadRetryBody(Body):
 
 class ScheduleBody(Body):
     name: Name
-    cron: str
+    cron: Cron
     type: Name
     tz: str = "UTC"
     queue: Name = "default"
@@ -420,7 +442,7 @@ class PutScheduleBody(ScheduleBody, kw_only=True):
 class ScheduleChange(Body):
     """What to change of a schedule; the rest stays as it is."""
 
-    cron: str | UnsetType = UNSET
+    cron: Cron | UnsetType = UNSET
     tz: str | UnsetType = UNSET
     type: Name | UnsetType = UNSET
     queue: Name | UnsetType = UNSET
@@ -438,7 +460,7 @@ class ScheduleChange(Body):
 
 
 class KeyBody(Body):
-    name: Annotated[str, _text(MAX_NAME)]
+    name: Annotated[str, text_of(MAX_NAME)]
     scopes: Annotated[list[Scope], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [Scope.ENQUEUE])
     expires_at: Time | None = None
 
@@ -460,9 +482,9 @@ class LimitsBody(Body):
 class TenantBody(Body):
     """`id` is made from the name when it is absent."""
 
-    name: Annotated[str, _text(MAX_NAME)]
+    name: Annotated[str, text_of(MAX_NAME)]
     id: Name | None = None
-    email: Annotated[str, _text(MAX_EMAIL)] | None = None
+    email: Annotated[str, text_of(MAX_EMAIL)] | None = None
     is_active: bool = True
     limits: LimitsBody = msgspec.field(default_factory=LimitsBody)
 
@@ -470,7 +492,7 @@ class TenantBody(Body):
 class TenantChange(Body):
     """What to change of a tenant; `limits` replaces all of them, an `email` of null removes it."""
 
-    name: Annotated[str, _text(MAX_NAME)] | UnsetType = UNSET
-    email: Annotated[str, _text(MAX_EMAIL)] | UnsetType | None = UNSET
+    name: Annotated[str, text_of(MAX_NAME)] | UnsetType = UNSET
+    email: Annotated[str, text_of(MAX_EMAIL)] | UnsetType | None = UNSET
     is_active: bool | UnsetType = UNSET
     limits: LimitsBody | UnsetType = UNSET

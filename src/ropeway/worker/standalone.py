@@ -12,6 +12,7 @@ from ropeway.engines.open import engine_for
 from ropeway.observability import logs, names
 from ropeway.observability.metrics import WorkerMetrics
 from ropeway.runtime.service import Outage
+from ropeway.worker.declaring import declare
 from ropeway.worker.inprocess import InProcessWorker
 from ropeway.worker.loading import load_program
 from ropeway.worker.options import overlaid
@@ -45,8 +46,7 @@ async def run_standalone(
         loop.add_signal_handler(number, on_signal)
     async with contextlib.AsyncExitStack() as stack:
         engine = await stack.enter_async_context(engine_for(settings))
-        for schedule in program.schedules():
-            await engine.put_schedule(schedule, tenant=options.tenant)
+        await declare(engine, program.schedules(), tenant=options.tenant, log=log)
         if chores is not None:
             await stack.enter_async_context(chores(engine, settings, metrics, Outage(log)))
         worker = InProcessWorker(program, engine, options)

@@ -27,6 +27,7 @@ from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.service import Outage, patiently, wait_for
 from ropeway.settings import Settings
 from ropeway.worker.channel import Hello, Quiet, Ready, Refused, Retiring, Stop, Told
+from ropeway.worker.declaring import declare
 from ropeway.worker.family import Child, Death
 from ropeway.worker.keeper import Keeper, WorkerState
 from ropeway.worker.program import Chores
@@ -148,11 +149,10 @@ class Supervisor:
     async def _connected(self, engine: Engine, hello: Hello) -> bool:
         """The parent's own connections and the code's schedules; False when the worker was stopped before."""
 
-        async def declare() -> None:
-            for schedule in hello.schedules:
-                await engine.put_schedule(schedule, tenant=self._options.tenant)
+        async def declare_schedules() -> None:
+            await declare(engine, hello.schedules, tenant=self._options.tenant, log=self._log)
 
-        for step in (engine.open, declare):
+        for step in (engine.open, declare_schedules):
             if not await patiently(step, name="start", outage=self._outage, stopping=self._stopping):
                 return False
             self._engine = engine

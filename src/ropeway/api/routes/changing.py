@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import UNSET, UnsetType
 
-from ropeway.api.rendering import changed, found, missing_job, noted, seen
+from ropeway.api.rendering import after_the_effect, changed, found, missing_job, noted_each, seen
 from ropeway.api.routes.jobs import ids_of
 from ropeway.api.routing import Call, Reply, Route
 from ropeway.core import fields
@@ -37,18 +37,20 @@ _ADMIN = (Scope.ADMIN,)
 
 
 async def cancel_job(call: Call) -> Reply:
+    body: CancelBody = call.body
     id = call.job_id
+    reason = fields.check_text(body.reason, "reason", limit=256) if body.reason else None
     done = changed((await call.deps.engine.cancel([id], tenant=call.tenant))[0])
-    await _told(call, "job.cancel", [done])
+    await _told(call, "job.cancel", [done], reason)
     # A running job is cancelled already; its worker has yet to learn it.
-    return Reply(202 if done.before is State.RUNNING else 200, seen(call, await found(call, id)))
+    return Reply(202 if done.before is State.RUNNING else 200, await _as_it_is(call, id))
 
 
 async def retry_job(call: Call) -> Reply:
     id = call.job_id
     done = changed((await call.deps.engine.redrive([id], by=call.principal.actor, tenant=call.tenant))[0])
     await _told(call, "job.retry", [done])
-    return Reply(200, seen(call, await found(call, id)))
+    return Reply(200, await _as_it_is(call, id))
 
 
 async def reschedule_job(call: Call) -> Reply:
@@ -68,7 +70,7 @@ async def reschedule_job(call: Call) -> Reply:
     except NotFound:
         raise missing_job() from None
     await _told(call, "job.reschedule", [done])
-    return Reply(200, {**seen(call, await found(call, id)), "before": done.before.value})
+    return Reply(200, {**await _as_it_is(call, id), "before": done.before.value})
 
 
 async def delete_job(call: Call) -> Reply:
@@ -115,7 +117,7 @@ async def retry_jobs_where(call: Call) -> Reply:
         tenant=call.tenant,
     )
     if not body.dry_run and report.retried:
-        await noted(call, "job.retry", "by filter", len(report.retried))
+        await noted_each(call, "job.retry", map(str, report.retried))
         call.deps.streams.poke()
     return Reply(
         200,
@@ -148,12 +150,15 @@ def _item(call: Call, id: UUID, answer: Changed | RopewayError) -> Object:
     return {"id": str(id), "ok": True, "before": answer.before.value, "status": status}
 
 
-async def _told(call: Call, action: str, done: list[Changed]) -> None:
+async def _told(call: Call, action: str, done: list[Changed], reason: str | None = None) -> None:
     call.deps.streams.poke()
-    if len(done) == 1:
-        await noted(call, action, str(done[0].id))
-    elif done:
-        await noted(call, action, ", ".join(str(one.id) for one in done), len(done))
+    await noted_each(call, action, (str(one.id) if reason is None else f"{one.id}: {reason}" for one in done))
+
+
+async def _as_it_is(call: Call, id: UUID) -> Object:
+    """The job after what was done to it."""
+    with after_the_effect():
+        return seen(call, await found(call, id))
 
 
 _ONE = ("not_found", "invalid_id")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -45,6 +45,8 @@ from ropeway.wire.requests import (
     WorkerId,
 )
 from ropeway.wire.tokens import format_token
+
+T = TypeVar("T")
 
 #: What the older face calls a state.
 STATUSES = {
@@ -160,14 +162,14 @@ class TaskStats(msgspec.Struct):
 
 
 async def make_queue_job(call: Call) -> Reply:
-    answer = await store_one(call, _queue_job(call.body, call.raw, call))
+    answer = await store_one(call, await _made(call, _queue_job, call.body, call.raw, call))
     return Reply(200 if answer.deduplicated else 201, {"job_id": str(answer.id), "status": _status(answer)})
 
 
 async def make_queue_jobs(call: Call) -> Reply:
     body: QueueJobs = call.body
     check_size(len(body.jobs))
-    jobs = converted(lambda index: _queue_job(body.jobs[index], b"", None), len(body.jobs))
+    jobs = await _made(call, converted, lambda index: _queue_job(body.jobs[index], b"", None), len(body.jobs))
     answers = await store(call, jobs)
     return Reply(201, {"job_ids": [str(answer.id) for answer in answers]})
 
@@ -253,7 +255,7 @@ def _status(answer: Enqueued) -> str:
 
 
 async def make_task(call: Call) -> Reply:
-    answer = await store_one(call, _task(call.body, call.raw, call))
+    answer = await store_one(call, await _made(call, _task, call.body, call.raw, call))
     status = PRUNED if answer.state is None else answer.state.value
     return Reply(200 if answer.deduplicated else 201, {"id": str(answer.id), "status": status})
 
@@ -262,7 +264,7 @@ async def make_tasks(call: Call) -> Reply:
     bodies: Sequence[Task] = call.body
     check_size(len(bodies))
     raw = msgspec.json.decode(call.raw, type=list[msgspec.Raw])
-    jobs = converted(lambda index: _task(bodies[index], bytes(raw[index]), None), len(bodies))
+    jobs = await _made(call, converted, lambda index: _task(bodies[index], bytes(raw[index]), None), len(bodies))
     answers = await store(call, jobs)
     return Reply(201, {"ids": [str(answer.id) for answer in answers]})
 
@@ -299,6 +301,10 @@ def _task(body: Task, raw: bytes, call: Call | None) -> NewJob:
     if call is None:
         return new_job(asked, raw)
     return new_job(asked, raw, key=key_header(call), trace=trace_of(call))
+
+
+async def _made(call: Call, make: Callable[..., T], *given: object) -> T:
+    return await call.deps.heavy.by_size(len(call.raw), make, *given)
 
 
 # ── The routes ──
@@ -416,7 +422,7 @@ ROUTES: tuple[Route, ...] = (
             scopes=(Scope.WORK,),
             body=settling.FORMS[verb].body,
             lenient=True,
-            large=True,
+            large=verb in settling.OUTCOMES,
             free=True,
             replies={200: settling.FORMS[verb].reply},
             codes=_TOKENS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ropeway.api.rendering import noted
+from uuid import UUID
+
+from ropeway.api.rendering import noted, noted_each
 from ropeway.api.routes.jobs import ids_of, page_of
 from ropeway.api.routing import Call, Reply, Route
 from ropeway.core import fields
@@ -49,10 +51,14 @@ async def list_dead_groups(call: Call) -> Reply:
 
 async def retry_dead(call: Call) -> Reply:
     body: DeadRetryBody = call.body
-    target, report = await _retried(call, body)
+    ids, report = await _retried(call, body)
     if report.retried:
         call.deps.streams.poke()
-        await noted(call, "dlq.retry", target, report.retried)
+        if body.filter is not None:
+            await noted(call, "dlq.retry", _words(body.filter), report.retried)
+        else:
+            skipped = {one.id for one in report.skipped}
+            await noted_each(call, "dlq.retry", (str(id) for id in ids if id not in skipped))
     return Reply(
         200,
         {
@@ -65,8 +71,8 @@ async def retry_dead(call: Call) -> Reply:
     )
 
 
-async def _retried(call: Call, body: DeadRetryBody) -> tuple[str, Retried]:
-    """What was asked for, in words, and what came of it."""
+async def _retried(call: Call, body: DeadRetryBody) -> tuple[list[UUID], Retried]:
+    """The ids that were asked for, none with a filter, and what came of it."""
     given = [name for name in ("id", "ids", "filter") if getattr(body, name) is not None]
     if len(given) != 1:
         code = "conflicting_fields" if given else "invalid_field"
@@ -78,10 +84,9 @@ async def _retried(call: Call, body: DeadRetryBody) -> tuple[str, Retried]:
         report = await dead.retry_where(
             where, fingerprint=fingerprint, limit=body.limit, dry_run=body.dry_run, by=by
         )
-        return _words(body.filter), report
-    ids = ids_of(body.ids) if body.ids is not None else [fields.parse_id(body.id or "")]
-    report = await dead.retry(ids, dry_run=body.dry_run, by=by)
-    return ", ".join(map(str, ids)), report
+        return [], report
+    ids = list(dict.fromkeys(ids_of(body.ids) if body.ids is not None else [fields.parse_id(body.id or "")]))
+    return ids, await dead.retry(ids, dry_run=body.dry_run, by=by)
 
 
 def _where(asked: DeadFilterBody) -> JobFilter:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
+from ropeway.api.heavy import SLOW_BYTES
 from ropeway.api.rendering import sees_payload
 from ropeway.api.routes.ndjson import enqueue_lines
 from ropeway.api.routing import Call, Header, Reply, Route
@@ -32,7 +34,11 @@ _decode_items = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
 
 async def enqueue(call: Call) -> Reply:
     body: EnqueueBody = call.body
-    job = new_job(body, call.raw, key=key_header(call), trace=trace_of(call))
+    key, trace = key_header(call), trace_of(call)
+    if len(call.raw) <= SLOW_BYTES:
+        job = new_job(body, call.raw, key=key, trace=trace)
+    else:
+        job = await call.deps.heavy.run(partial(new_job, key=key, trace=trace), body, call.raw)
     answer = await store_one(call, job)
     minimal = wants_little(call)
     headers = _MINIMAL if minimal else ()
@@ -45,7 +51,7 @@ async def enqueue(call: Call) -> Reply:
 
 async def enqueue_batch(call: Call) -> Reply:
     body: BatchBody = call.body
-    jobs = batch_of(body.jobs, call)
+    jobs = await call.deps.heavy.by_size(len(call.raw), batch_of, body.jobs, call)
     answers = await store(call, jobs)
     return Reply(201, {"jobs": [brief(call, answer, times=True) for answer in answers], **durability(call)})
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import TypeVar
+
 from ropeway.api.rendering import missing_job
 from ropeway.api.routing import Call, Reply, Route, Stream
 from ropeway.api.seals import TICKET_SECONDS
-from ropeway.api.sse import job_stream, parse_seq, tail_stream
+from ropeway.api.sse import Chunks, job_stream, parse_seq, tail_stream
 from ropeway.api.streams import Wants
 from ropeway.core import fields
 from ropeway.core.access import Scope
+from ropeway.core.errors import QuotaExceeded
 from ropeway.core.events import Event
 from ropeway.wire import cursors, models, paths
 from ropeway.wire.objects import event_object
@@ -21,11 +25,15 @@ STREAM = "text/event-stream"
 _MOST_PAGES = 20
 _LOG = "events"
 
+Opened = TypeVar("Opened", Chunks, "Chunks | None")
+
 
 async def stream_job(call: Call) -> Reply | Stream:
     after = parse_seq(call.header("last-event-id"))
-    chunks = await job_stream(
-        call.deps.engine, call.deps.streams, call.tenant, call.job_id, after, missing=missing_job
+    deps, tenant, who = call.deps, call.tenant, call.principal
+    chunks = await _placed(
+        call,
+        job_stream(deps.engine, deps.streams, tenant, call.job_id, after, missing=missing_job, principal=who),
     )
     # 204 tells a browser that it need not come back.
     return Reply(204) if chunks is None else Stream(chunks, media_type=STREAM)
@@ -39,7 +47,7 @@ async def stream_events(call: Call) -> Reply | Stream:
     after = call.header("last-event-id") or query.after or "end"
     position = None if after == "end" else await _position(call, after)
     secret, tenant = await call.deps.seals.secret(), call.tenant
-    chunks = await tail_stream(
+    stream = tail_stream(
         call.deps.engine,
         call.deps.streams,
         tenant,
@@ -47,8 +55,28 @@ async def stream_events(call: Call) -> Reply | Stream:
         wants,
         lambda place: cursors.seal(secret, place, _LOG, tenant),
         live=after == "end",
+        principal=call.principal,
     )
-    return Stream(chunks, media_type=STREAM)
+    return Stream(await _placed(call, stream), media_type=STREAM)
+
+
+async def _placed(call: Call, opening: Coroutine[None, None, Opened]) -> Opened:
+    """The stream, in one of the places for those who wait, until it is closed. Raises QuotaExceeded."""
+    places, tenant = call.deps.places, call.tenant
+    try:
+        places.take(tenant)
+    except QuotaExceeded:
+        opening.close()
+        raise
+    chunks: Opened | None = None
+    try:
+        chunks = await opening
+        return chunks
+    finally:
+        if chunks is None:
+            places.leave(tenant)
+        else:
+            chunks.afterwards(lambda: places.leave(tenant))
 
 
 async def create_ticket(call: Call) -> Reply:
@@ -103,7 +131,7 @@ _JOB_STREAM = tuple(
         replies={200: None, 204: None},
         media=(STREAM,),
         headers=("Last-Event-ID",),
-        codes=("not_found", "invalid_id", "bad_cursor"),
+        codes=("not_found", "invalid_id", "bad_cursor", "quota_exceeded"),
         ticket=True,
         summary="The events of a job, past and coming, until it ends",
         tag="events",
@@ -122,7 +150,7 @@ ROUTES: tuple[Route, ...] = (
         replies={200: models.EventList},
         media=(STREAM,),
         headers=("Last-Event-ID", "Accept"),
-        codes=("invalid_field", "bad_cursor", "position_expired"),
+        codes=("invalid_field", "bad_cursor", "position_expired", "quota_exceeded"),
         ticket=True,
         summary="The tenant's events as they happen; a page of them with Accept: application/json",
         tag="events",

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from ropeway.api.rendering import noted
 from ropeway.api.routing import Call, Reply, Route
 from ropeway.core import fields
-from ropeway.core.access import MAX_EMAIL, Scope
+from ropeway.core.access import MAX_EMAIL, ApiKey, Scope
 from ropeway.core.errors import FieldError, MissingScope, NotFound
 from ropeway.service.keys import Keys, no_such_key
 from ropeway.service.tenants import Tenants
@@ -40,7 +40,7 @@ async def create_key(call: Call) -> Reply:
         body.name, body.scopes, time_of(body.expires_at, "expires_at")
     )
     await noted(call, "key.create", key.id, tenant=tenant)
-    return Reply(201, {**key_object(key), "token": token})
+    return _made(key, token)
 
 
 async def rotate_key(call: Call) -> Reply:
@@ -52,15 +52,22 @@ async def rotate_key(call: Call) -> Reply:
     _may_give(call, (await keys.get(id)).scopes)
     key, token = await keys.rotate(id, body.overlap_seconds)
     await noted(call, "key.rotate", id, tenant=tenant)
-    return Reply(201, {**key_object(key), "token": token})
+    return _made(key, token)
 
 
 async def revoke_key(call: Call) -> Reply:
     tenant = await _tenant(call)
     id = _id(call)
-    await Keys(call.deps.engine, tenant=tenant).revoke(id)
+    keys = Keys(call.deps.engine, tenant=tenant)
+    # Or an operator of one tenant could lock out those who look after all of them.
+    _may_give(call, (await keys.get(id)).scopes)
+    await keys.revoke(id)
     await noted(call, "key.revoke", id, tenant=tenant)
     return Reply(204)
+
+
+def _made(key: ApiKey, token: str) -> Reply:
+    return Reply(201, {**key_object(key), "token": token}, ((b"location", paths.key(key.id).encode()),))
 
 
 async def _tenant(call: Call) -> str:
@@ -76,9 +83,9 @@ async def _tenant(call: Call) -> str:
 
 
 def _may_give(call: Call, scopes: Collection[Scope]) -> None:
-    """An operator gives anything within the tenant, but not the care of all tenants."""
+    """An operator gives and takes anything within the tenant, but not the care of all tenants."""
     if Scope.TENANT_ADMIN in scopes and not call.allows(Scope.TENANT_ADMIN):
-        raise MissingScope("only a key with tenant-admin may give tenant-admin")
+        raise MissingScope("only a key with tenant-admin may give or take tenant-admin")
 
 
 def _id(call: Call) -> str:
@@ -180,6 +187,7 @@ ROUTES: tuple[Route, ...] = (
         query=KeysQuery,
         replies={204: None},
         codes=("invalid_field", "not_found"),
+        free=True,
         summary="Revoke a key: refused by every process within five seconds",
         tag="access",
     ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from ropeway.api.routing import Call, Reply, Route
@@ -18,13 +20,14 @@ from ropeway.wire.objects import Object, job_object, time_or_none
 from ropeway.wire.requests import MAX_WAIT, EndOwnerBody, LeaseBody, LeaseManyBody, OwnerBody, WaitBody
 from ropeway.wire.tokens import format_token
 
+if TYPE_CHECKING:
+    from ropeway.api.deps import Deps
+    from ropeway.service.limits import Reservation
+
 #: Seconds of a lease when neither the worker nor the queue says how long.
 LEASE_SECONDS = 30.0
 
 _WORK = (Scope.WORK,)
-
-#: Releases that go on after their caller went away.
-_releasing: set[asyncio.Task[None]] = set()
 
 
 async def lease_from_queue(call: Call) -> Reply:
@@ -62,20 +65,31 @@ async def take(call: Call, queues: Sequence[str | Weighted], body: LeaseBody) ->
     deps, tenant = call.deps, call.tenant
     asked = body.count
 
+    async def lease(room: Reservation) -> LeaseBatch:
+        got = 0
+        try:
+            batch = await deps.engine.lease(queues, room.number, worker, lease_seconds=seconds, tenant=tenant)
+            got = len(batch.leases)
+            return batch
+        finally:
+            room.used(got)
+
     async def attempt() -> LeaseBatch:
         nonlocal asked
-        asked = await deps.admission.lease(call.principal, body.count)
-        leasing = deps.engine.lease(queues, asked, worker, lease_seconds=seconds, tenant=tenant)
-        batch = await _kept(deps.engine, asyncio.create_task(_batch(leasing)), tenant)
+        # It may be long since the call began, and its key may have been revoked.
+        await call.confirm()
+        room = await deps.admission.lease(call.principal, body.count)
+        asked = room.number
+        batch = await _kept(deps, asyncio.create_task(lease(room)), tenant)
         if batch.leases:
-            deps.admission.leased(call.principal, len(batch.leases))
             deps.streams.poke()
         return batch
 
     wait = min(body.wait, MAX_WAIT)
-    batch = await deps.polls.lease(
-        tenant, names, wait, attempt, full=lambda batch: len(batch.leases) >= asked, present=call.present
-    )
+    with _place(call, wait):
+        batch = await deps.polls.lease(
+            tenant, names, wait, attempt, full=lambda batch: len(batch.leases) >= asked, present=call.present
+        )
     if batch is None or not batch.leases:
         return batch
     if wait > 0 and not await call.present():
@@ -83,6 +97,19 @@ async def take(call: Call, queues: Sequence[str | Weighted], body: LeaseBody) ->
         await _release(deps.engine, batch, tenant)
         return None
     return batch
+
+
+@contextmanager
+def _place(call: Call, wait: float) -> Iterator[None]:
+    """One of the places for those who wait. Raises QuotaExceeded."""
+    if wait <= 0:
+        yield
+        return
+    call.deps.places.take(call.tenant)
+    try:
+        yield
+    finally:
+        call.deps.places.leave(call.tenant)
 
 
 async def _lease_seconds(call: Call, queues: Sequence[str]) -> float:
@@ -110,25 +137,23 @@ def _leases(batch: LeaseBatch) -> Object:
 # ── Callers that go away ──
 
 
-async def _batch(leasing: Awaitable[LeaseBatch]) -> LeaseBatch:
-    return await leasing
-
-
-async def _kept(engine: Engine, leasing: asyncio.Task[LeaseBatch], tenant: str) -> LeaseBatch:
+async def _kept(deps: Deps, leasing: asyncio.Task[LeaseBatch], tenant: str) -> LeaseBatch:
     """The batch; if the caller is cut off while it is on its way, its jobs are given back when it comes."""
     try:
         return await asyncio.shield(leasing)
     except asyncio.CancelledError:
-        leasing.add_done_callback(lambda done: _give_back(engine, done, tenant))
+        task = asyncio.create_task(_give_back(deps.engine, leasing, tenant))
+        deps.releasing.add(task)
+        task.add_done_callback(deps.releasing.discard)
         raise
 
 
-def _give_back(engine: Engine, leasing: asyncio.Task[LeaseBatch], tenant: str) -> None:
-    if leasing.cancelled() or leasing.exception() is not None:
+async def _give_back(engine: Engine, leasing: asyncio.Task[LeaseBatch], tenant: str) -> None:
+    try:
+        batch = await leasing
+    except RopewayError:
         return
-    task = asyncio.get_running_loop().create_task(_release(engine, leasing.result(), tenant))
-    _releasing.add(task)
-    task.add_done_callback(_releasing.discard)
+    await _release(engine, batch, tenant)
 
 
 async def _release(engine: Engine, batch: LeaseBatch, tenant: str) -> None:
@@ -165,8 +190,16 @@ async def end_owner(call: Call) -> Reply:
 async def wait_for_work(call: Call) -> Reply:
     body: WaitBody = call.body
     queues = [fields.check_name(queue, "queues") for queue in body.queues]
-    signalled, number = await call.deps.polls.hint(call.tenant, queues, min(body.wait, MAX_WAIT), after=body.after)
+    wait = min(body.wait, MAX_WAIT)
+    with _place(call, wait):
+        signalled, number = await call.deps.polls.hint(call.tenant, queues, wait, after=body.after)
+    await call.confirm()
     return Reply(200, {"signalled": signalled, "number": number})
+
+
+def _cost_of_queues(call: Call) -> float:
+    """Each queue is asked or listened to; never more than can be paid at once."""
+    return min(float(len(call.body.queues)), call.deps.admission.burst(call.principal))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -193,6 +226,7 @@ ROUTES: tuple[Route, ...] = (
         body=LeaseManyBody,
         replies={200: models.LeaseReply, 204: None},
         codes=("invalid_field", "quota_exceeded"),
+        cost=_cost_of_queues,
         summary="The same from several queues, in strict order or drawn by weight",
         tag="workers",
     ),
@@ -228,7 +262,8 @@ ROUTES: tuple[Route, ...] = (
         scopes=_WORK,
         body=WaitBody,
         replies={200: models.WaitReply},
-        codes=("invalid_field",),
+        codes=("invalid_field", "quota_exceeded"),
+        cost=_cost_of_queues,
         summary="Wait for a hint that a queue may have work",
         tag="workers",
     ),

@@ -1,4 +1,7 @@
-"""A batch of any size: one job per line, stored a thousand lines at a time, each thousand whole or not at all."""
+"""A batch of any size: one job per line, stored a thousand lines at a time, each thousand whole or not at all.
+
+Long lines are stored sooner, before they fill the memory. Whether the key is still good is asked each time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import IO
 
 import msgspec
 
-from ropeway.api.reading import Fields
+from ropeway.api.budget import Held
+from ropeway.api.reading import BATCH_BYTES, Fields
 from ropeway.api.routing import Call, Reply, Stream
 from ropeway.core.errors import InputError, PayloadError, RateLimited, RopewayError
 from ropeway.core.job import NewJob
@@ -23,8 +27,9 @@ from ropeway.wire.requests import EnqueueBody
 
 MEDIA_TYPE = "application/x-ndjson"
 
-#: Lines that are stored together, and the longest one.
+#: Lines that are stored together, unless they have so many bytes before; and the longest one.
 LINES = 1_000
+BYTES = BATCH_BYTES
 LONGEST_LINE = MAX_PAYLOAD_BYTES
 
 #: Bytes of answers that are kept in memory; more go to a file until the last line was read. They are not sent
@@ -48,10 +53,11 @@ async def enqueue_lines(call: Call) -> Reply | Stream:
     stored = 0
     durability = {"durability": "relaxed"} if call.deps.engine.durability == "relaxed" else {}
     try:
-        async for number, batch in _batches(call):
-            for one in await _stored(call, batch, number):
-                answers.write(_line(one, durability))
-            stored += len(batch)
+        with call.deps.bodies.held(call.tenant) as held:
+            async for number, batch in _batches(call, held):
+                for one in await _stored(call, batch, number):
+                    answers.write(_line(one, durability))
+                stored += len(batch)
     except RopewayError as error:
         if stored == 0:
             answers.close()
@@ -67,31 +73,47 @@ async def enqueue_lines(call: Call) -> Reply | Stream:
     return Stream(_sent(answers), media_type=MEDIA_TYPE)
 
 
-async def _batches(call: Call) -> AsyncIterator[tuple[int, list[NewJob]]]:
-    """The jobs, a thousand at a time, with the number of the first line of each thousand."""
+async def _batches(call: Call, held: Held) -> AsyncIterator[tuple[int, list[NewJob]]]:
+    """The jobs, as many at a time as are stored together, with the number of the first line of each time."""
     batch: list[NewJob] = []
-    number = 0
+    size = number = 0
     async for line in _lines(call.chunks()):
-        if line.strip():
-            batch.append(_job(line, number))
-            number += 1
-            if len(batch) == LINES:
-                yield number - LINES, batch
-                batch = []
+        if not line.strip():
+            continue
+        if batch and size + len(line) > BYTES:
+            yield number - len(batch), batch
+            batch, size = [], 0
+            held.release()
+        held.take(len(line))
+        batch.append(await call.deps.heavy.by_size(len(line), _job, line, number))
+        size += len(line)
+        number += 1
+        if len(batch) == LINES:
+            yield number - LINES, batch
+            batch, size = [], 0
+            held.release()
     if batch:
         yield number - len(batch), batch
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    rest = b""
+    #: Pieces of a line whose end has not come.
+    pieces: list[bytes] = []
+    length = 0
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line
-        if len(rest) > LONGEST_LINE + 1:
+        first, *others = chunk.split(b"\n")
+        pieces.append(first)
+        length += len(first)
+        if others:
+            yield b"".join(pieces)
+            *whole, rest = others
+            for line in whole:
+                yield line
+            pieces, length = [rest], len(rest)
+        if length > LONGEST_LINE + 1:
             # It is refused when it is looked at; more of it need not be read for that.
             break
-    yield rest
+    yield b"".join(pieces)
 
 
 def _job(line: bytes, number: int) -> NewJob:
@@ -105,7 +127,10 @@ def _job(line: bytes, number: int) -> NewJob:
 async def _stored(call: Call, batch: list[NewJob], first: int) -> list[Enqueued]:
     deps = call.deps
     try:
-        await _paid(call, len(batch))
+        if first:
+            await call.authenticate_again()
+        # Of the first ones, one was paid for with the request.
+        await _paid(call, len(batch) if first else len(batch) - 1)
         async with deps.admission.admitted(call.principal, batch):
             answers = await deps.engine.enqueue(batch, tenant=call.tenant)
     except RopewayError as error:
@@ -117,16 +142,27 @@ async def _stored(call: Call, batch: list[NewJob], first: int) -> list[Enqueued]
 
 
 async def _paid(call: Call, number: int) -> None:
-    """Take a batch's share of the tenant's rate, waiting for it if that is not long."""
-    while True:
+    """Take a batch's share of the tenant's rate, waiting for it if that is not long.
+
+    It is taken in parts that the rate can give at once: a tenant may have a burst below what is stored together.
+    """
+    admission, principal = call.deps.admission, call.principal
+    part = number
+    while number > 0:
+        rate = admission.state(principal)
+        part = min(part, number, number if rate is None else max(1, rate.limit))
         try:
-            await call.deps.admission.request(call.principal, float(number))
+            await admission.request(principal, float(part))
         except RateLimited as error:
-            if error.retry_in is None or error.retry_in > LONGEST_WAIT or call.deps.stopping.is_set():
+            wait = error.retry_in
+            if wait is None or call.deps.stopping.is_set() or (wait > LONGEST_WAIT and part == 1):
                 raise
-            await asyncio.sleep(error.retry_in)
+            if wait > LONGEST_WAIT:
+                part = (part + 1) // 2
+            else:
+                await asyncio.sleep(wait)
         else:
-            return
+            number -= part
 
 
 def _line(answer: Enqueued, durability: Mapping[str, str]) -> bytes:

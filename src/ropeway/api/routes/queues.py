@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from ropeway.api.rendering import noted
+from ropeway.api.rendering import after_the_effect, noted
 from ropeway.api.routing import Call, Reply, Route
 from ropeway.core import fields
 from ropeway.core.access import Scope
@@ -34,15 +34,13 @@ async def get_queue(call: Call) -> Reply:
 async def pause_queue(call: Call) -> Reply:
     queue = _queue(call)
     await call.deps.engine.pause(queue, tenant=call.tenant)
-    await noted(call, "queue.pause", queue)
-    return Reply(200, await _stats(call, queue))
+    return await _done(call, "queue.pause", queue)
 
 
 async def resume_queue(call: Call) -> Reply:
     queue = _queue(call)
     await call.deps.engine.resume(queue, tenant=call.tenant)
-    await noted(call, "queue.resume", queue)
-    return Reply(200, await _stats(call, queue))
+    return await _done(call, "queue.resume", queue)
 
 
 async def set_queue(call: Call) -> Reply:
@@ -52,8 +50,7 @@ async def set_queue(call: Call) -> Reply:
     given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}
     await call.deps.engine.set_queue(queue, msgspec.structs.replace(known, **given), tenant=call.tenant)
     call.deps.admission.forget_settings(call.tenant)
-    await noted(call, "queue.set", queue)
-    return Reply(200, await _stats(call, queue))
+    return await _done(call, "queue.set", queue)
 
 
 async def get_stats(call: Call) -> Reply:
@@ -71,6 +68,13 @@ async def get_stats(call: Call) -> Reply:
 async def get_scaling(call: Call) -> Reply:
     scaling = await Queues(call.deps.engine, tenant=call.tenant).scaling(_queue(call))
     return Reply(200, msgspec.structs.asdict(scaling))
+
+
+async def _done(call: Call, action: str, queue: str) -> Reply:
+    """The queue as it is after what was done to it."""
+    await noted(call, action, queue)
+    with after_the_effect():
+        return Reply(200, await _stats(call, queue))
 
 
 def _queue(call: Call) -> str:

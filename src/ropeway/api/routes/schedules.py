@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ropeway.api.rendering import noted, seen, sees_payload
+from ropeway.api.rendering import after_the_effect, found, noted, seen, sees_payload
 from ropeway.api.routing import Call, Reply, Route
 from ropeway.core import fields
 from ropeway.core.access import Scope
 from ropeway.core.errors import FieldError, NotFound
 from ropeway.core.schedule import Schedule
-from ropeway.service.schedules import Schedules
 from ropeway.wire import models, paths
 from ropeway.wire.convert import changed_schedule, schedule_of
 from ropeway.wire.objects import Object, schedule_object
@@ -18,7 +17,7 @@ from ropeway.wire.requests import NoBody, PutScheduleBody, ScheduleChange
 
 _READ = (Scope.READ,)
 _ADMIN = (Scope.ADMIN,)
-#: A worker writes down what its code declares.
+#: A worker writes down what its code declares; since a schedule enqueues, its key must be one that may.
 _DECLARE = (Scope.ADMIN, Scope.WORK)
 
 
@@ -41,11 +40,13 @@ async def create_schedule(call: Call) -> Reply:
 
 
 async def put_schedule(call: Call) -> Reply:
-    """Store a schedule under its name. A key that may only work declares what is in its code, nothing else."""
+    """Store a schedule under its name. A key that may work and enqueue declares its code, nothing else."""
     body: PutScheduleBody = call.body
     name = _name(call)
     if body.name != name:
         raise FieldError("the name differs from the one in the path", code="conflicting_fields", pointer="/name")
+    if not call.allows(Scope.ADMIN):
+        call.principal.require(Scope.ENQUEUE)
     declared = body.source == "code" or not call.allows(Scope.ADMIN)
     spec = msgspec.structs.replace(schedule_of(body), source="code" if declared else "api")
     stored = await call.deps.engine.put_schedule(spec, tenant=call.tenant)
@@ -60,7 +61,8 @@ async def change_schedule(call: Call) -> Reply:
     spec = changed_schedule(before.spec, body)
     stored = await call.deps.engine.put_schedule(spec, tenant=call.tenant)
     if stored.spec.paused != spec.paused:
-        stored = await call.deps.engine.pause_schedule(spec.name, spec.paused, tenant=call.tenant)
+        with after_the_effect():
+            stored = await call.deps.engine.pause_schedule(spec.name, spec.paused, tenant=call.tenant)
     await noted(call, "schedule.change", stored.name)
     return Reply(200, _shown(call, stored))
 
@@ -86,12 +88,13 @@ async def resume_schedule(call: Call) -> Reply:
 async def run_schedule(call: Call) -> Reply:
     name = _name(call)
     try:
-        job = await Schedules(call.deps.engine, tenant=call.tenant).run(name)
+        id = await call.deps.engine.run_schedule(name, tenant=call.tenant)
     except NotFound:
         raise _missing() from None
     call.deps.streams.poke()
     await noted(call, "schedule.run", name)
-    return Reply(201, seen(call, job), ((b"location", paths.job(job.id).encode()),))
+    with after_the_effect():
+        return Reply(201, seen(call, await found(call, id)), ((b"location", paths.job(id).encode()),))
 
 
 async def _paused(call: Call, *, paused: bool) -> Reply:

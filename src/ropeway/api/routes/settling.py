@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ropeway.api.heavy import SLOW_BYTES
 from ropeway.api.routing import Call, Handler, Reply, Route
 from ropeway.api.totals import Outcome, Total
 from ropeway.core import fields, outcome
@@ -212,7 +213,8 @@ def _fill(
 
 def _one(verb: Verb, total: Total[Any]) -> Handler:
     async def handler(call: Call) -> Reply:
-        said = total.read(call.raw)
+        raw = call.raw
+        said = total.read(raw) if len(raw) <= SLOW_BYTES else await call.deps.heavy.run(total.read, raw)
         (answer,) = await verb(call, [(lease_of(call.job_id, said.body.lease_token), said)])
         if isinstance(answer, RopewayError):
             raise answer
@@ -223,7 +225,7 @@ def _one(verb: Verb, total: Total[Any]) -> Handler:
 
 def _batch(verb: Verb, total: Total[Any]) -> Handler:
     async def handler(call: Call) -> Reply:
-        said = total.read_items(call.raw)
+        said = await call.deps.heavy.by_size(len(call.raw), total.read_items, call.raw)
         if not said:
             raise FieldError("a batch has at least one item", pointer="/items")
         if len(said) > fields.MAX_BATCH:
@@ -333,6 +335,10 @@ FORMS: dict[paths.TokenVerb, _Form] = {
 }
 
 
+#: Verbs whose words may be of any length: they are cut or left out, never refused (G14).
+OUTCOMES = frozenset({"ack", "nack"})
+
+
 def handler_of(name: paths.TokenVerb) -> Handler:
     """The handler of a verb for one job."""
     return _one(FORMS[name].verb, Total(FORMS[name].body))
@@ -349,7 +355,7 @@ def _routes() -> Iterator[Route]:
             scopes=(Scope.WORK,),
             body=form.body,
             lenient=True,
-            large=True,
+            large=name in OUTCOMES,
             free=True,
             replies={200: form.reply},
             codes=tuple(dict.fromkeys(codes)),

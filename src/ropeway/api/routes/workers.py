@@ -18,12 +18,16 @@ _RUNNING = JobFilter(states=frozenset({State.RUNNING}))
 
 async def report_worker(call: Call) -> Reply:
     body: WorkerBody = call.body
-    await call.deps.engine.report_worker(worker_of(_id(call), body), tenant=call.tenant)
+    worker = worker_of(_id(call), body)
+    await call.deps.attendance.admit(call.tenant, worker.id)
+    await call.deps.engine.report_worker(worker, tenant=call.tenant)
     return Reply(200, {"quiet": False, "stop": False})
 
 
 async def forget_worker(call: Call) -> Reply:
-    await call.deps.engine.forget_worker(_id(call), tenant=call.tenant)
+    id = _id(call)
+    await call.deps.engine.forget_worker(id, tenant=call.tenant)
+    call.deps.attendance.forget(call.tenant, id)
     return Reply(204)
 
 
@@ -65,7 +69,7 @@ ROUTES: tuple[Route, ...] = (
         scopes=(Scope.WORK,),
         body=WorkerBody,
         replies={200: models.WorkerOrders},
-        codes=("invalid_field",),
+        codes=("invalid_field", "quota_exceeded"),
         summary="A worker tells that it is there, every ten seconds",
         tag="workers",
     ),

@@ -1,10 +1,14 @@
-"""Limiting: buckets of tokens that all callers share."""
+"""Limiting: buckets of tokens that all callers share, and which keys are taken."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ropeway.core import limits
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.limits import FORGET_AFTER, Taken
+from ropeway.core.limits import FORGET_AFTER, FORGET_TICKETS_AFTER, TICKETS, Taken
+from ropeway.core.states import LIVE_STATES
+from ropeway.core.unique import KeyKind, key_is_free
 from ropeway.engines.memory.store import MemoryStore, later
 
 
@@ -17,9 +21,21 @@ class MemoryLimiting(MemoryStore):
         self.buckets[tenant, name] = after
         return taken
 
+    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+        return {key for key in keys if self._is_held(tenant, key)}
+
+    def _is_held(self, tenant: str, key: str) -> bool:
+        row = self.job_keys.get((tenant, KeyKind.IDEMPOTENCY, key))
+        if row is None:
+            return False
+        now, job = self.clock.now(), self.jobs.get(row.job_id)
+        ended = job is None or job.state(now) not in LIVE_STATES
+        return not key_is_free(until=row.until, now=now, job_ended=ended)
+
     def forget_buckets(self) -> None:
-        """Forget buckets that nobody took from for a day: they would be full again."""
-        edge = later(self.clock.now(), -FORGET_AFTER)
-        for name, bucket in list(self.buckets.items()):
-            if bucket.at <= edge:
-                del self.buckets[name]
+        """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""
+        now = self.clock.now()
+        edge, edge_of_tickets = later(now, -FORGET_AFTER), later(now, -FORGET_TICKETS_AFTER)
+        for (tenant, name), bucket in list(self.buckets.items()):
+            if bucket.at <= (edge_of_tickets if name.startswith(TICKETS) else edge):
+                del self.buckets[tenant, name]

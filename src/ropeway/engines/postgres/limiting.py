@@ -1,12 +1,13 @@
-"""Limiting: buckets of tokens that all processes share."""
+"""Limiting: buckets of tokens that all processes share, and which keys are taken."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from ropeway.core import limits
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.limits import FORGET_AFTER, Bucket, Taken
+from ropeway.core.limits import FORGET_AFTER, FORGET_TICKETS_AFTER, TICKETS, Bucket, Taken
 from ropeway.engines.postgres.store import PostgresStore
 
 #: No time passes between what the function answers and what is made of it.
@@ -24,6 +25,14 @@ class PostgresLimiting(PostgresStore):
         _, taken = limits.take(Bucket(tokens, _SAME), wanted, rate=rate, burst=burst, now=_SAME)
         return taken
 
+    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+        if not keys:
+            return set()
+        rows = await self.reads.fetch(self.sql("limiting", "held_keys"), tenant, list(keys), writes=False)
+        return {row["key"] for row in rows}
+
     async def forget_buckets(self) -> None:
-        """Forget buckets that nobody took from for a day: they would be full again."""
-        await self.chores.fetch(self.sql("limiting", "forget_buckets"), FORGET_AFTER)
+        """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""
+        await self.chores.fetch(
+            self.sql("limiting", "forget_buckets"), FORGET_AFTER, TICKETS, FORGET_TICKETS_AFTER
+        )

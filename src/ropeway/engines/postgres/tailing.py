@@ -31,6 +31,9 @@ log = logging.getLogger("ropeway.events")
 #: Ids looked at per statement: bounds the sort when a reader is far behind.
 STRIDE = 50_000
 
+#: Strides that one call reads in search of one tenant's events; after them it says how far it has come.
+MOST_STRIDES = 10
+
 #: Open transactions no further apart than this are looked for together.
 SAME_RANGE = 1_000
 LAST_TRANSACTION = 2**63 - 1
@@ -88,7 +91,10 @@ class PostgresTailing(PostgresStore):
             _check_reach(at, bounds)
         events: list[Event] = []
         looked = False
+        strides = 0
         while len(events) < limit:
+            if tenant is not None and strides == MOST_STRIDES:
+                return EventPage(events, _encode(at, secret), whole=False)
             if at.upto is None:
                 # One new snapshot per call: an empty page says that the log was read to its end.
                 if looked:
@@ -97,8 +103,9 @@ class PostgresTailing(PostgresStore):
                 (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
                 at = replace(at, upto=end["snapshot"], upto_high=end["high"], last=0)
                 self._keep_up(end["high"])
-            at, found = await self._step(at, limit - len(events), bounds)
-            events += [event for event in found if tenant is None or event.tenant == tenant]
+            strides += 1
+            at, found = await self._step(at, limit - len(events), bounds, tenant)
+            events += found
         return EventPage(events, _encode(at, secret))
 
     async def _secret(self) -> bytes:
@@ -133,15 +140,17 @@ class PostgresTailing(PostgresStore):
                 return Bounds(row["pruned"], row["restored"], row["cluster"])
             await self.chores.fetch(self.sql("inspecting", "adopt_log"))
 
-    async def _step(self, at: Position, limit: int, bounds: Bounds) -> tuple[Position, list[Event]]:
+    async def _step(
+        self, at: Position, limit: int, bounds: Bounds, tenant: str | None
+    ) -> tuple[Position, list[Event]]:
         """Read one stride of what lies between the two snapshots of `at`."""
         froms, tos = _unseen(at.seen)
         # Late commits may have any id, so the first stride starts at the beginning.
         start = max(at.last, bounds.restored)
         stop = min(max(start, at.seen_high, bounds.pruned) + STRIDE, at.upto_high)
         rows = await self.reads.fetch(
-            self.sql("inspecting", "tail"),
-            at.seen, at.upto, start, stop, froms, tos, limit, writes=False,
+            self.sql("inspecting", "tail" if tenant is None else "tail_of_tenant"),
+            at.seen, at.upto, start, stop, froms, tos, limit, *(() if tenant is None else (tenant,)), writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
         last = rows[-1]["id"] if len(rows) == limit else stop

@@ -16,6 +16,7 @@ from ropeway.core.errors import (
     Indeterminate,
     LimitError,
     QuotaExceeded,
+    RopewayError,
     Unavailable,
 )
 from ropeway.core.job import DEFAULT_TENANT
@@ -66,8 +67,14 @@ class RemoteClaiming(RemoteConnection):
         }
         async with self._holding.turn(worker.owner):
             try:
-                reply = await self.tell("POST", paths.LEASE, _read_leases, body, tenant=tenant, limits=True)
-                leases = [_leased(one, tenant) for one in reply.leases]
+                batch = await self.tell(
+                    "POST",
+                    paths.LEASE,
+                    lambda answer: _read_leases(answer, tenant, lease_seconds),
+                    body,
+                    tenant=tenant,
+                    limits=True,
+                )
             except QuotaExceeded:
                 return LeaseBatch([], lease_seconds, FULL_SECONDS)
             except LimitError as error:
@@ -75,13 +82,12 @@ class RemoteClaiming(RemoteConnection):
             except (Indeterminate, _Unreadable, asyncio.CancelledError):
                 self._missed(worker.owner, tenant)
                 raise
-            self._holding.opened(worker.owner, (one.lease for one in leases))
-        granted = reply.leases[0].lease_seconds if reply.leases else lease_seconds
-        return LeaseBatch(leases, granted, None if reply.next_due_in is UNSET else reply.next_due_in)
+            self._holding.opened(worker.owner, (one.lease for one in batch.leases))
+        return batch
 
     def _missed(self, owner: UUID, tenant: str) -> None:
-        """The answer to a claim never came. What it took is released, soon: the owner's heartbeats would keep it
-        alive for as long as the process lives."""
+        """The answer to a claim never came, or cannot be read. What it took is released, soon: the owner's
+        heartbeats would keep it alive for as long as the process lives."""
         already = owner in self._missing
         self._missing[owner] = True
         if not already:
@@ -156,17 +162,24 @@ class _Unreadable(ConfigurationError):
     """A claim that succeeded, in words that are not understood here."""
 
 
-def _read_leases(answer: Answer) -> models.LeaseReply:
-    if answer.status != 204:
-        return msgspec.json.decode(answer.body, type=models.LeaseReply)
-    due = answer.headers.get("next-due-in")
-    return models.LeaseReply(leases=[], next_due_in=UNSET if due is None else float(due))
+def _read_leases(answer: Answer, tenant: str, lease_seconds: float) -> LeaseBatch:
+    """Read to the end before anything is taken for leased: all of it, or _Unreadable."""
+    try:
+        if answer.status == 204:
+            due = answer.headers.get("next-due-in")
+            return LeaseBatch([], lease_seconds, None if due is None else float(due))
+        reply = msgspec.json.decode(answer.body, type=models.LeaseReply)
+        leases = [_leased(one, tenant) for one in reply.leases]
+    except (msgspec.DecodeError, ValueError, RopewayError) as error:
+        raise _Unreadable(
+            f"the server's answer to a claim cannot be read: {error}", hint="update this worker, or the server"
+        ) from None
+    granted = reply.leases[0].lease_seconds if reply.leases else lease_seconds
+    return LeaseBatch(leases, granted, None if reply.next_due_in is UNSET else reply.next_due_in)
 
 
 def _leased(one: models.LeasedJob, tenant: str) -> Leased:
     lease = parse_token(one.job.id, one.lease_token)
     if lease is None:
-        raise ConfigurationError(
-            "the server's lease tokens cannot be read", hint="update this worker, or the server"
-        )
+        raise ValueError("its lease tokens are of another form")
     return Leased(records.job_of(one.job, tenant=tenant), lease)

@@ -81,6 +81,9 @@ class WithoutTheStore(WithoutTransactions):
     ) -> Taken:
         raise self._not_here(Capability.TENANCY)
 
+    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+        raise self._not_here(Capability.TENANCY)
+
     async def note_actions(self, actions: Sequence[NewAction], *, tenant: str = DEFAULT_TENANT) -> None:
         raise self._not_here(Capability.TENANCY)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from ropeway.core.job import NewJob
-from ropeway.core.states import State
-from ropeway.core.unique import KeyKind, key_until, unique_key
+from ropeway.core.states import LIVE_STATES, State
+from ropeway.core.unique import KeyKind, key_is_free, key_until, unique_key
 from ropeway.engines.batching import Held, known_by_keys
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.sqlfile import statements
@@ -52,6 +52,26 @@ def keys_of(job: NewJob, tenant: str, window: float) -> Keys | None:
     return Keys(idempotency, unique, fingerprint, window if job.key_window is None else job.key_window)
 
 
+def held(db: sqlite3.Connection, now: int, names: Sequence[KeyName]) -> list[KeyName]:
+    """Those of one tenant's idempotency keys that keep a new job out now."""
+    at = moment(now)
+    return [
+        name
+        for name, one in _look_up(db, now, names)
+        if not key_is_free(until=one.until, now=at, job_ended=one.state not in LIVE_STATES)
+    ]
+
+
+def _look_up(db: sqlite3.Connection, now: int, names: Sequence[KeyName]) -> Iterator[tuple[KeyName, Held]]:
+    """Who has these keys, all of one tenant, whether or not they still hold."""
+    asked = {"names": text([name[1:] for name in names]), "tenant": names[0].tenant}
+    for row in db.execute(SQL["held_keys"], asked):
+        position, job_id, fingerprint, until, since, stage, blockers, run_at, failures = row
+        state = None if stage is None else state_of(stage, blockers, run_at, failures, now)
+        owner = Held(uuid_from_bytes(job_id), fingerprint, optional_moment(until), moment(since), state)
+        yield names[position], owner
+
+
 class KeyRing:
     """The keys that the jobs of a flush ask for: those held already, and those taken meanwhile."""
 
@@ -64,17 +84,8 @@ class KeyRing:
             for name in (keys.idempotency, keys.unique):
                 if name is not None:
                     by_tenant.setdefault(name.tenant, []).append(name)
-        for tenant, names in by_tenant.items():
-            self._look_up(db, tenant, names)
-
-    def _look_up(self, db: sqlite3.Connection, tenant: str, names: list[KeyName]) -> None:
-        asked = {"names": text([name[1:] for name in names]), "tenant": tenant}
-        for row in db.execute(SQL["held_keys"], asked):
-            position, job_id, fingerprint, until, since, stage, blockers, run_at, failures = row
-            state = None if stage is None else state_of(stage, blockers, run_at, failures, self._now)
-            self._held[names[position]] = Held(
-                uuid_from_bytes(job_id), fingerprint, optional_moment(until), moment(since), state
-            )
+        for names in by_tenant.values():
+            self._held.update(_look_up(db, now, names))
 
     def known(self, job: NewJob, keys: Keys, mine: Taken) -> Enqueued | None:
         """The earlier job that answers for this one: stored, of another call, or of `mine`. Raises

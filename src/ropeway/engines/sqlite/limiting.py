@@ -1,13 +1,16 @@
-"""Limiting: buckets of tokens that all processes share."""
+"""Limiting: buckets of tokens that all processes share, and which keys are taken."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ropeway.core import limits
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.limits import FORGET_AFTER, Bucket, Taken
+from ropeway.core.limits import FORGET_AFTER, FORGET_TICKETS_AFTER, TICKETS, Bucket, Taken
+from ropeway.core.unique import KeyKind
 from ropeway.engines.sqlfile import statements
+from ropeway.engines.sqlite.keys import KeyName, held
 from ropeway.engines.sqlite.rows import micros, moment, seconds
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction, one_by_one
@@ -29,9 +32,19 @@ class SqliteLimiting(SqliteStore):
     ) -> Taken:
         return await self.write(_take_all, _Wish(tenant, name, wanted, rate, burst))
 
+    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+        now = micros(self.clock.now())
+        names = [KeyName(tenant, KeyKind.IDEMPOTENCY.value, key) for key in keys]
+        return await self.read(lambda db: {name.key for name in held(db, now, names)}) if names else set()
+
     async def forget_buckets(self) -> None:
-        """Forget buckets that nobody took from for a day: they would be full again."""
-        asked = {"before": micros(self.clock.now()) - seconds(FORGET_AFTER)}
+        """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""
+        now = micros(self.clock.now())
+        asked: dict[str, int | str] = {
+            "before": now - seconds(FORGET_AFTER),
+            "tickets": TICKETS,
+            "tickets_before": now - seconds(FORGET_TICKETS_AFTER),
+        }
         if await self.read(lambda db: db.execute(SQL["any_unused"], asked).fetchone()):
             await self.write(_forget_unused, asked)
 
@@ -48,7 +61,7 @@ def _take(tx: Transaction, wish: _Wish) -> Taken:
 _take_all = one_by_one(_take)
 
 
-def _forget(tx: Transaction, asked: dict[str, int]) -> None:
+def _forget(tx: Transaction, asked: dict[str, int | str]) -> None:
     tx.db.execute(SQL["forget_unused"], asked)
 
 

@@ -115,6 +115,17 @@ class TestFind:
             assert await found(engine, idempotency_key="k") == set()
             assert await found(engine, queue="nowhere") == set()
 
+    async def test_by_priority_of_live_and_ended_jobs(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            urgent = await enqueue_one(engine, queue="a", priority=1)
+            usual = await enqueue_one(engine, queue="a", priority=5)
+            await drive_to(subject, State.DEAD, queue="b", priority=1)
+            assert await found(engine, priority=1, queue="a") == {urgent}
+            assert await found(engine, priority=5) == {usual}
+            assert len(await found(engine, priority=1, states=frozenset({State.DEAD}))) == 1
+            assert await found(engine, priority=9) == set()
+
     async def test_by_tag_of_live_and_ended_jobs(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -1,4 +1,5 @@
-"""Limiting: buckets that all processes take from. What they give is said by `ropeway.core.limits.take`."""
+"""Limiting: buckets that all processes take from, and which keys are taken. What a bucket gives is said by
+`ropeway.core.limits.take`."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ropeway.core.limits import Taken
+from ropeway.core.limits import FORGET_TICKETS_AFTER, Taken
+from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine
-from ropeway.testing.conformance.kit import DAY, OTHER_TENANT, handles
+from ropeway.testing.conformance.kit import DAY, OTHER_TENANT, ack, handles, lease_some, new_job
 from ropeway.testing.conformance.subject import Harness
 from ropeway.testing.conformance.tenancy import with_tenants
 
@@ -89,6 +91,19 @@ class TestBuckets:
             await subject.advance(1)
             assert told(await take(one, 7)) == (2, 0, 0.5)
 
+    async def test_prune_forgets_tickets_sooner(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            for name in ("ticket:a", "ticket", "other:a"):
+                await take(engine, 10, name, rate=0)
+            await subject.advance(FORGET_TICKETS_AFTER - 1)
+            await engine.prune()
+            assert (await take(engine, 0, "ticket:a", rate=0)).left == 0
+            await subject.advance(FORGET_TICKETS_AFTER)
+            await engine.prune()
+            assert (await take(engine, 0, "ticket:a", rate=0)).left == 10
+            assert [(await take(engine, 0, name, rate=0)).left for name in ("ticket", "other:a")] == [0, 0]
+
     async def test_prune_forgets_what_was_not_used_for_a_day(self, harness: Harness) -> None:
         # So slow that a day changes nothing, and so small that a forgotten bucket is told from a kept one.
         slow: dict[str, Any] = {"rate": 1e-6, "burst": 10.0}
@@ -106,3 +121,33 @@ class TestBuckets:
             await subject.advance(DAY - 1)
             await engine.prune()
             assert (await take(engine, 10, "old", **slow)).granted == pytest.approx(0, abs=0.2)
+
+
+class TestHeldKeys:
+    async def test_a_key_is_held_as_long_as_enqueue_finds_it(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            asked = ["short", "live", "ever", "free"]
+            assert await engine.held_keys(asked) == set()
+            await engine.enqueue([new_job(idempotency_key="short", key_window=DAY)])
+            await engine.enqueue([new_job(idempotency_key="ever", key_window=0)])
+            for leased in await lease_some(engine, 2):
+                await ack(engine, leased)
+            await engine.enqueue([new_job(idempotency_key="live", key_window=DAY, delay=10 * DAY)])
+            await subject.advance(DAY - 1)
+            assert await engine.held_keys(asked) == {"short", "live", "ever"}
+            await subject.advance(1)
+            assert await engine.held_keys(asked) == {"live", "ever"}, "its window and its job have ended"
+            await subject.advance(30 * DAY)
+            await engine.prune()
+            assert await engine.held_keys(asked) == {"live", "ever"}, "a pruned job's key may outlive it"
+            assert await engine.held_keys([]) == set()
+
+    async def test_neither_other_tenants_nor_unique_rules_hold_it(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await engine.enqueue([new_job(idempotency_key="k")], tenant=OTHER_TENANT)
+            await engine.enqueue([new_job(unique=Unique(by="key", key="k"))])
+            (unique,) = (await engine.find()).jobs
+            assert await engine.held_keys(["k", f"key:{unique.type}:k"]) == set()
+            assert await engine.held_keys(["k"], tenant=OTHER_TENANT) == {"k"}

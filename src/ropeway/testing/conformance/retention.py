@@ -130,20 +130,20 @@ class TestPrune:
 
 class TestPrunedKeys:
     async def test_a_key_goes_when_its_window_and_its_job_have_ended(self, harness: Harness) -> None:
-        async with harness.subject() as subject:
+        async with harness.subject(keeping(keep_succeeded=5 * DAY)) as subject:
             engine = subject.engine
-            await enqueue_one(engine, idempotency_key="ended", key_window=100)
+            await enqueue_one(engine, idempotency_key="ended", key_window=DAY)
             await ack(engine, await lease_one(engine))
-            live = await enqueue_one(engine, idempotency_key="live", key_window=100, delay=10 * DAY)
+            live = await enqueue_one(engine, idempotency_key="live", key_window=DAY, delay=10 * DAY)
             ever = await enqueue_one(engine, idempotency_key="ever", key_window=0)
             await ack(engine, await lease_one(engine))
-            await subject.advance(99)
+            await subject.advance(DAY - 1)
             assert (await engine.prune()).keys == 0
             await subject.advance(1)
             assert (await engine.prune()).keys == 1
             again = [
                 new_job(idempotency_key="ended"),
-                new_job(idempotency_key="live", key_window=100, delay=10 * DAY),
+                new_job(idempotency_key="live", key_window=DAY, delay=10 * DAY),
                 new_job(idempotency_key="ever", key_window=0),
             ]
             answers = await engine.enqueue(again)

@@ -37,7 +37,8 @@ class Harness(Protocol):
     """How the suite gets its subjects: one per engine, given by the fixture `harness`.
 
     A harness may also say `inside_json = True`: payloads and results travel inside other JSON, through HTTP, so
-    that white space round them is not part of them, and the result null is no result.
+    that white space round them is not part of them, the result null is no result, and what tells a keyed body from
+    another is made from the body alone.
     """
 
     name: str

@@ -294,6 +294,8 @@ class TestIdempotencyKeys:
             assert await event_names(engine, first.id) == [EventName.ENQUEUED]
 
     async def test_a_callers_own_fingerprint_counts_instead_of_the_body(self, harness: Harness) -> None:
+        if inside_json(harness):
+            pytest.skip("a server believes no fingerprint but that of the fields")
         async with harness.subject() as subject:
             engine = subject.engine
             job = new_job(idempotency_key="k", fingerprint=b"f" * 32)
@@ -306,25 +308,25 @@ class TestIdempotencyKeys:
     async def test_a_key_is_free_after_its_window_and_the_end_of_its_job(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
-            job = new_job(idempotency_key="k", key_window=100)
+            job = new_job(idempotency_key="k", key_window=DAY)
             (first,) = await engine.enqueue([job])
-            await subject.advance(101)
+            await subject.advance(DAY + 1)
             assert (await engine.enqueue([job]))[0].id == first.id, "the window has passed, but the job lives"
             await ack(engine, await lease_one(engine))
-            (second,) = await engine.enqueue([new_job(idempotency_key="k", key_window=100, payload=b"2")])
+            (second,) = await engine.enqueue([new_job(idempotency_key="k", key_window=DAY, payload=b"2")])
             assert not second.deduplicated
             assert second.id != first.id
             assert await state_of(engine, first.id) is State.SUCCEEDED
-            (again,) = await engine.enqueue([new_job(idempotency_key="k", key_window=100, payload=b"2")])
+            (again,) = await engine.enqueue([new_job(idempotency_key="k", key_window=DAY, payload=b"2")])
             assert again == Enqueued(second.id, State.QUEUED, deduplicated=True), "the key has a new owner now"
 
     async def test_a_key_holds_for_its_window_after_its_job_ended(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
-            job = new_job(idempotency_key="k", key_window=100)
+            job = new_job(idempotency_key="k", key_window=2 * DAY)
             (first,) = await engine.enqueue([job])
             await ack(engine, await lease_one(engine))
-            await subject.advance(99)
+            await subject.advance(2 * DAY - 1)
             assert (await engine.enqueue([job]))[0] == Enqueued(first.id, State.SUCCEEDED, deduplicated=True)
             await subject.advance(1)
             assert not (await engine.enqueue([job]))[0].deduplicated

@@ -56,6 +56,7 @@ class TestWithoutTenancy:
                 engine.keys(),
                 engine.find_key("k1"),
                 engine.take_tokens("b", 1.0, rate=1.0, burst=1.0),
+                engine.held_keys(["k"]),
                 engine.note_actions([]),
                 engine.secret(),
             ):

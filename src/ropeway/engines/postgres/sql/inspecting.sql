@@ -91,6 +91,11 @@ SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.even
        e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
 FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7) e
 
+-- name: tail_of_tenant
+SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
+       e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
+FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7, $8) e
+
 -- name: summarise
 SELECT {schema}.summarise_events($1)
 

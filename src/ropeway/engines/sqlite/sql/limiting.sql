@@ -8,9 +8,9 @@ INSERT INTO buckets (tenant, name, tokens, at) VALUES (:tenant, :name, :tokens, 
 ON CONFLICT (tenant, name) DO UPDATE SET tokens = excluded.tokens, at = excluded.at
 
 -- name: any_unused
--- Whether there is a bucket that nobody took from since a time.
-SELECT 1 FROM buckets WHERE at <= :before LIMIT 1
+-- Whether there is a bucket that nobody took from since a time; tickets have another one.
+SELECT 1 FROM buckets WHERE at <= :before OR (at <= :tickets_before AND substr(name, 1, length(:tickets)) = :tickets) LIMIT 1
 
 -- name: forget_unused
 -- The buckets that nobody took from since then.
-DELETE FROM buckets WHERE at <= :before
+DELETE FROM buckets WHERE at <= :before OR (at <= :tickets_before AND substr(name, 1, length(:tickets)) = :tickets)

@@ -17,6 +17,7 @@ from ropeway.core.states import EventName, State
 from ropeway.engines.protocol import Settled, Settlement, WorkerRef
 from ropeway.engines.remote import RemoteEngine, claiming
 from ropeway.runtime import ids
+from ropeway.sdk import Patience
 from ropeway.testing.harness import MemoryHarness
 from tests.api.cutting import Cutting, cutting
 from tests.api.served import Served
@@ -48,6 +49,24 @@ def test_the_sdk_sends_the_same_key_again(connect: Callable[..., Both], served: 
         assert proxy.cuts > 5
     assert len(set(made)) == 40
     assert sorted(jobs_in(served, queue)) == sorted(made + [one.id for one in batch])
+
+
+def test_who_is_left_in_doubt_can_repeat_with_the_keys(connect: Callable[..., Both], served: Served) -> None:
+    queue = f"q-{uuid4().hex[:12]}"
+    jobs = [{"type": "t", "queue": queue, "payload": number} for number in range(3)]
+    with cutting(served.port, share=1.0) as proxy:
+        client = connect(to=f"http://127.0.0.1:{proxy.port}", patience=Patience(tries=2, base=0.01, cap=0.05))
+        with pytest.raises(Indeterminate) as one:
+            client.enqueue("t", "one", queue=queue)
+        with pytest.raises(Indeterminate) as many:
+            client.enqueue_batch(jobs)
+    made = set(jobs_in(served, queue))
+    assert len(made) == 4, "they were stored, and nobody was told"
+    steady = connect()
+    again = steady.enqueue("t", "one", queue=queue, idempotency_key=one.value.keys[0])
+    keyed = [{**job, "idempotency_key": key} for job, key in zip(jobs, many.value.keys, strict=True)]
+    assert {again.id, *(answer.id for answer in steady.enqueue_batch(keyed))} == made
+    assert set(jobs_in(served, queue)) == made
 
 
 def test_a_lost_lease_is_told_and_an_ack_is_sent_again(connect: Callable[..., Both], served: Served) -> None:
