@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from httptools import HttpParserInvalidMethodError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ropeway.api import guard
 from ropeway.api.answering import EVERY_ANSWER, LINGER_SECONDS
+from ropeway.api.corking import OneWrite
 from ropeway.api.routing import Header
 from ropeway.wire import problems
 
@@ -49,7 +50,7 @@ class ClosesSlowHeads(HttpToolsProtocol):
         self.head_since = self.loop.time()
         self.head_bytes = 0
         self.refused = False
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, OneWrite(transport, self.loop)))
 
     def data_received(self, data: bytes) -> None:
         if self.refused:
