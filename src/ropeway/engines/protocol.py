@@ -234,7 +234,7 @@ class Leasing(Protocol):
     async def log(
         self, lines: Sequence[tuple[Lease, LogLine]], *, tenant: str = DEFAULT_TENANT
     ) -> list[RopewayError | None]:
-        """Append lines to the logs of running jobs, in order; each job keeps its newest 1,000."""
+        """Append lines to the logs of running jobs, in order; each job keeps its newest 1,000, of 64 KiB."""
         ...
 
     async def heartbeat(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ropeway.core.decide import JobFacts
 from ropeway.core.job import Job, NewJob, Progress
-from ropeway.core.joblog import MAX_LINES, LogLine, kept_line
+from ropeway.core.joblog import LogLine, kept_line, newest_kept
 from ropeway.core.lease import LastTicket
 from ropeway.core.payload import JobError
 from ropeway.core.retry import RetryPolicy
@@ -90,7 +90,7 @@ class JobRow:
         """Keep one more line of the handler's, and the newest only."""
         number = self.lines[-1].n + 1 if self.lines else 1
         self.lines.append(kept_line(line, attempt=self.attempt, n=number, at=now))
-        del self.lines[:-MAX_LINES]
+        self.lines = list(newest_kept(self.lines))
 
     def last_ticket(self, now: datetime) -> LastTicket:
         return LastTicket(self.attempt, self.spent_token, self.spent_verb, self.state(now))

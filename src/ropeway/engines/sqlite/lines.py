@@ -8,7 +8,15 @@ from uuid import UUID
 
 from ropeway.core.errors import RopewayError
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.joblog import DEFAULT_LINES, MAX_LINES, LogLine, check_lines, kept_line
+from ropeway.core.joblog import (
+    DEFAULT_LINES,
+    MAX_LINES,
+    MAX_LOG_BYTES,
+    NEVER_TOO_LARGE,
+    LogLine,
+    check_lines,
+    kept_line,
+)
 from ropeway.core.lease import Lease
 from ropeway.engines.sqlfile import statements
 from ropeway.engines.sqlite.rows import moment
@@ -57,8 +65,8 @@ def _append_all(tx: Transaction, call: tuple[str, Sequence[tuple[Lease, LogLine]
         tx.db.execute(SQL["append"], {**row, "level": kept.level, "message": kept.message})
         answers.append(None)
     for current in known.values():
-        if current is not None and current[1] > MAX_LINES:
-            tx.db.execute(SQL["trim"], {"body": current[0], "n": current[1] - MAX_LINES})
+        if current is not None and current[1] > NEVER_TOO_LARGE:
+            tx.db.execute(SQL["trim"], {"body": current[0], "lines": MAX_LINES, "bytes": MAX_LOG_BYTES})
     return answers
 
 

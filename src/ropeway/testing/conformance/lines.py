@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ropeway.core.errors import FieldError, JobEnded, LeaseLost
-from ropeway.core.joblog import MAX_LINES, MAX_MESSAGE, LogLine
+from ropeway.core.joblog import MAX_LINES, MAX_LOG_BYTES, MAX_MESSAGE, LogLine
 from ropeway.core.lease import Lease
 from ropeway.engines.protocol import Engine, Leased
 from ropeway.runtime import ids
@@ -111,6 +111,24 @@ class TestLines:
             kept = await said(engine, talker)
             assert kept == [(n, str(n)) for n in range(6, MAX_LINES + 6)]
             assert await said(engine, quiet) == [(1, "still here")]
+
+    async def test_a_log_that_becomes_too_large_loses_its_oldest_lines(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await enqueue_many(engine, 2)
+            talker, other = await lease_some(engine, 2)
+            await say(engine, other, "mine")
+            # Two bytes each: it is bytes that count. Eight such lines are exactly as much as is kept.
+            long = "é" * MAX_MESSAGE
+            full = MAX_LOG_BYTES // (2 * MAX_MESSAGE)
+            await say(engine, talker, *([long] * full))
+            assert [n for n, _ in await said(engine, talker)] == [*range(1, full + 1)]
+            await say(engine, talker, "one more")
+            assert [n for n, _ in await said(engine, talker)] == [*range(2, full + 2)]
+            # In one call as well, and numbers are never given again.
+            await say(engine, talker, *([long] * (2 * full)))
+            assert [n for n, _ in await said(engine, talker)] == [*range(2 * full + 2, 3 * full + 2)]
+            assert await said(engine, other) == [(1, "mine")]
 
     async def test_a_line_is_cut_and_cleaned_never_refused(self, harness: Harness) -> None:
         async with harness.subject() as subject:

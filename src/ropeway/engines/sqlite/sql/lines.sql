@@ -9,8 +9,14 @@ WHERE j.tenant = :tenant AND j.id = :id AND j.stage = 'leased' AND j.token = :to
 INSERT INTO lines (body, n, at, attempt, level, message) VALUES (:body, :n, :now, :attempt, :level, :message)
 
 -- name: trim
--- Lines up to a number go.
-DELETE FROM lines WHERE body = :body AND n <= :n
+-- Of a log that has become too long or too large the oldest lines go.
+DELETE FROM lines WHERE body = :body AND n <= (
+    SELECT max(k.n) FROM (
+        SELECT l.n, sum(length(CAST(l.message AS BLOB))) OVER newest AS size, row_number() OVER newest AS place
+        FROM lines AS l WHERE l.body = :body WINDOW newest AS (ORDER BY l.n DESC)
+    ) AS k
+    WHERE k.size > :bytes OR k.place > :lines
+)
 
 -- name: lines_of
 -- The lines of one job beyond a number, in order.
