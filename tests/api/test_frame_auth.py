@@ -86,10 +86,12 @@ async def test_a_scope_that_is_missing_is_named_and_the_words_bearer_may_be_writ
             assert (await served.ask("GET", "/free", headers={"Authorization": f"{scheme} {good}"})).status == 204
 
 
-async def test_admin_may_also_read_and_nothing_else_implies_anything() -> None:
+async def test_who_may_see_payloads_or_is_an_admin_may_read_and_nothing_else_implies_anything() -> None:
     async with frame() as served:
-        assert (await served.ask("GET", "/things", token=await served.token(Scope.ADMIN))).status == 200
-        for scope in set(Scope) - {Scope.READ, Scope.ADMIN}:
+        reading = {Scope.READ, Scope.READ_PAYLOAD, Scope.ADMIN}
+        for scope in reading:
+            assert (await served.ask("GET", "/things", token=await served.token(scope))).status == 200
+        for scope in set(Scope) - reading:
             assert (await served.ask("GET", "/things", token=await served.token(scope))).status == 403
         assert (await served.ask("GET", "/free", token=await served.token(Scope.ADMIN))).status == 403
 

@@ -5,6 +5,7 @@ What a test asks of the jobs it asks of the store behind the server. The chores 
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -136,7 +137,8 @@ async def test_what_code_declares_is_fired_by_the_server(
     url: str, start_worker: StartWorker, facts: Facts, served: Served
 ) -> None:
     async with opened(url) as store:
-        worker = start_worker("-c", "5")
+        token = await asyncio.to_thread(served.key, "work", "enqueue")
+        worker = start_worker("-c", "5", env={"ROPEWAY_TOKEN": token})
         await worker.says("worker_started")
         declared = {schedule.name: schedule.spec.source for schedule in await store.engine.schedules()}
         assert declared["yearly"] == "code"
@@ -145,6 +147,16 @@ async def test_what_code_declares_is_fired_by_the_server(
         await store.engine.delete_schedule("often")
         assert not worker.lines("schedule_fired")
         assert "schedule_fired" in served.log()
+
+
+async def test_a_key_that_may_not_declare_schedules_works_all_the_same(
+    url: str, start_worker: StartWorker, facts: Facts
+) -> None:
+    async with opened(url) as store:
+        worker = start_worker("-c", "5")
+        await worker.says("schedules_refused")
+        await store.reach(await store.add("noop", 3), State.SUCCEEDED)
+        assert await store.engine.schedules() == []
 
 
 @pytest.mark.parametrize("token", ["", "rw_live_firstkey2222_" + "x" * 43 + "_000000"], ids=["none", "bad"])

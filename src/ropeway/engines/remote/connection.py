@@ -145,7 +145,7 @@ class RemoteConnection:
         except AccessError as error:
             raise ConfigurationError(
                 f"the server refuses this key: {error.message}", hint=error.hint or "set ROPEWAY_TOKEN"
-            ) from None
+            ) from error
         except RopewayError as error:
             if error.code in _SET_UP_WRONG:
                 raise ConfigurationError(error.message, hint=error.hint) from None

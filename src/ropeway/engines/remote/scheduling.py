@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from ropeway.core import fields
-from ropeway.core.errors import RopewayError
+from ropeway.core.errors import ConfigurationError, MissingScope, RopewayError
 from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo, check_seen_within
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.schedule import NewSchedule, Schedule
@@ -27,13 +27,18 @@ class RemoteScheduling(RemoteConnection):
     async def put_schedule(
         self, schedule: NewSchedule, *, replace: bool = True, tenant: str = DEFAULT_TENANT
     ) -> Schedule:
+        """Raises MissingScope as it is: a key that may work but not declare is no reason to stop working."""
         body = {**records.lean(records.schedule_body(schedule)), "source": schedule.source}
-        if replace:
-            path = paths.schedule(schedule.name)
-            reply = await self.tell("PUT", path, reader(models.Schedule), body, tenant=tenant, repeatable=True)
-        else:
-            reply = await self.tell("POST", paths.SCHEDULES, reader(models.Schedule), body, tenant=tenant)
-        return _read(reply)
+        read = reader(models.Schedule)
+        try:
+            if replace:
+                path = paths.schedule(schedule.name)
+                return _read(await self.tell("PUT", path, read, body, tenant=tenant, repeatable=True))
+            return _read(await self.tell("POST", paths.SCHEDULES, read, body, tenant=tenant))
+        except ConfigurationError as error:
+            if isinstance(error.__cause__, MissingScope):
+                raise error.__cause__ from None
+            raise
 
     async def schedules(self, *, tenant: str = DEFAULT_TENANT) -> list[Schedule]:
         reply = await self.ask(paths.SCHEDULES, models.ScheduleList, tenant=tenant)
