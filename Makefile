@@ -38,10 +38,11 @@ demo: $(LIGHT) ## See it work: a small run on SQLite, needs no service
 test: $(FULL) ## All tests but the slow ones; gets PostgreSQL, PgBouncer, Node and curl if missing
 	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 $(ARGS)
 
-# Exit code 5 is "no test selected": fine for a set that may be empty, and said aloud.
+# Exit code 5 is "no test selected": fine for a set that may be empty, and said aloud. Whoever is done takes tests
+# from the others: three of these take minutes each and stand side by side.
 .PHONY: test-slow
 test-slow: $(FULL) ## The tests that take minutes
-	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --maxprocesses 8 $(ARGS) || { code=$$?; \
+	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS) || { code=$$?; \
 	  if [ $$code -eq 5 ]; then echo 'There was no slow test to run.'; else exit $$code; fi; }
 
 .PHONY: lint

@@ -24,6 +24,7 @@ def test_memory() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.limit(1800)
 def test_memory_at_length() -> None:
     run_model(MemoryHarness(), examples=ASKED or 2_000, steps=SLOW_STEPS)
 
@@ -33,8 +34,9 @@ def test_sqlite() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.limit(1800)
 def test_sqlite_at_length() -> None:
-    run_model(SqliteHarness(), examples=ASKED or 800, steps=SLOW_STEPS)
+    run_model(SqliteHarness(), examples=ASKED or 400, steps=SLOW_STEPS)
 
 
 def test_postgres(postgres_module_database: str) -> None:
@@ -42,5 +44,6 @@ def test_postgres(postgres_module_database: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.limit(1800)
 def test_postgres_at_length(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 250, steps=SLOW_STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 150, steps=SLOW_STEPS)
