@@ -194,21 +194,12 @@ class Intake:
                 error.retry_in += rate.reset / max(1, rate.limit - rate.remaining)
             raise
 
-    async def authenticate_again(self, call: Call) -> Principal:
-        """Whether a call that goes on may still do so. Raises Unauthenticated or MissingScope."""
-        if not self._auth:
-            return call.principal
-        principal = await principal_of(call.headers, self._deps.access)
-        if frozenset(call.route.scopes).isdisjoint(principal.scopes):
-            raise _missing(call.route.scopes)
-        return principal
-
     async def _read(self, call: Call, bound: Bound, receive: Receive, exchange: Exchange) -> Handler:
         """Read the body into the call; the handler that takes it."""
         route, headers = bound.route, call.headers
         kind = media_type(headers)
         if kind in bound.streamed:
-            call.read_from(lambda: self._chunks(receive, exchange), self.authenticate_again)
+            call.read_from(lambda: self._chunks(receive, exchange))
             return bound.streamed[kind]
         if kind != JSON and (exchange.unread or kind):
             refuse_media_type(JSON)

@@ -33,7 +33,6 @@ class Call:
     """One request, checked. `principal` is None only on routes that need no key."""
 
     __slots__ = (
-        "_authenticate",
         "_chunks",
         "_principal",
         "body",
@@ -74,7 +73,6 @@ class Call:
         #: The whole body as it came; empty on a streamed route.
         self.raw = raw
         self._chunks: Callable[[], AsyncIterator[bytes]] | None = None
-        self._authenticate: Callable[[Call], Awaitable[Principal]] | None = None
         #: For the frame: where the request's messages come from.
         self.receive: Receive | None = None
 
@@ -114,19 +112,9 @@ class Call:
         assert self.receive is not None, "the frame gives it before it calls a handler"  # noqa: S101
         return await is_present(self.receive)
 
-    def read_from(
-        self,
-        chunks: Callable[[], AsyncIterator[bytes]],
-        authenticate: Callable[[Call], Awaitable[Principal]] | None = None,
-    ) -> None:
-        """For the frame: where a streamed body comes from, and who says whether it may go on."""
+    def read_from(self, chunks: Callable[[], AsyncIterator[bytes]]) -> None:
+        """For the frame: where a streamed body comes from."""
         self._chunks = chunks
-        self._authenticate = authenticate
-
-    async def authenticate_again(self) -> None:
-        """While a streamed body comes: raises Unauthenticated or MissingScope once its key is no longer good."""
-        if self._authenticate is not None:
-            self._principal = await self._authenticate(self)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body of a streamed route as it comes; 408 when it stalls."""

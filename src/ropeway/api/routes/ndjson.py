@@ -128,7 +128,7 @@ async def _stored(call: Call, batch: list[NewJob], first: int) -> list[Enqueued]
     deps = call.deps
     try:
         if first:
-            await call.authenticate_again()
+            await call.confirm()
         # Of the first ones, one was paid for with the request.
         await _paid(call, len(batch) if first else len(batch) - 1)
         async with deps.admission.admitted(call.principal, batch):
