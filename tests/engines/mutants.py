@@ -977,7 +977,7 @@ SQLITE_MUTANTS = {
         _sqlite("paused schedule fires", "scheduling", "pause_schedule", ":paused", "0 * :paused"),
         _sqlite("expire ends what has run", "upkeeping", "overdue", "AND attempts = 0"),
         _sqlite("log unfenced", "lines", "current_body", "AND j.token = :token AND j.attempt = :attempt"),
-        _sqlite("old lines stay", "lines", "trim", "n <= :n", "n < 0 * :n"),
+        _sqlite("old lines stay", "lines", "trim", "AND n <= (", "AND n < 0 * ("),
         _sqlite("tenant leak in log", "lines", "lines_of", "j.tenant = :tenant", ":tenant <> ''"),
         _sqlite("restarted worker keeps its start", "attending", "report", "AND pid = excluded.pid"),
         _sqlite("absent workers listed", "attending", "workers", "AND seen_at >= :since"),

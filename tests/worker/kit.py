@@ -35,6 +35,9 @@ TASKS = "tests/worker/tasks.py"
 #: How long a fact may take to become true on a machine that is busy with other things.
 PATIENCE = 45.0
 
+#: For tests that wait until a lease is over: the default of 30 s would take most of their patience.
+SHORT_LEASE = ("--lease-seconds", "6")
+
 
 async def until(fact: Callable[[], T | Awaitable[T]], what: str, *, within: float = PATIENCE) -> T:
     """Ask until the answer is true; fails after `within` seconds, naming `what`."""

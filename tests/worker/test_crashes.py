@@ -11,7 +11,7 @@ import pytest
 
 from ropeway.core.states import DeadReason, EventName, State
 from tests.worker.facts import Facts
-from tests.worker.kit import StartWorker, is_alive, opened, until
+from tests.worker.kit import SHORT_LEASE, StartWorker, is_alive, opened, until
 
 
 async def test_a_killed_childs_jobs_run_again_and_unstarted_ones_keep_their_attempt(
@@ -68,12 +68,12 @@ async def test_a_killed_worker_loses_its_jobs_when_the_lease_is_over(
     url: str, start_worker: StartWorker, facts: Facts
 ) -> None:
     async with opened(url) as store:
-        first = start_worker("-c", "3")
+        first = start_worker("-c", "3", *SHORT_LEASE)
         ids = await store.add("wait", 3, gate="go")
         await until(lambda: len(facts.notes("started")) == 3, "all three run")
         first.signal(signal.SIGKILL, first.everyone())
         await first.exit_code()
-        second = start_worker("-c", "3")
+        second = start_worker("-c", "3", *SHORT_LEASE)
         await until(lambda: len(facts.notes("started")) == 6, "all three run again")
         facts.open_gate("go")
         for job in await store.reach(ids, State.SUCCEEDED):
@@ -87,14 +87,14 @@ async def test_a_stopped_worker_that_goes_on_is_told_that_its_jobs_are_gone(
     url: str, start_worker: StartWorker, facts: Facts
 ) -> None:
     async with opened(url) as store:
-        first = start_worker("-c", "4", "--no-upkeep")
+        first = start_worker("-c", "4", *SHORT_LEASE, "--no-upkeep")
         ids = await store.add("wait", 3, gate="go")
         late = await store.add("wait", 1, gate="late")
         await until(lambda: len(facts.notes("started")) == 4, "all four run")
         stopped = first.everyone()
         pids = {note.pid for note in facts.notes("started")}
         first.stop_between_writes(stopped, url)
-        start_worker("-c", "4")
+        start_worker("-c", "4", *SHORT_LEASE)
         await until(lambda: len(facts.notes("started")) == 8, "the other worker has all of them")
         facts.open_gate("go")
         await store.reach(ids, State.SUCCEEDED)

@@ -17,7 +17,7 @@ from ropeway.core.schedule import NewSchedule
 from ropeway.core.states import EventName, State
 from tests.api.served import Served, server
 from tests.worker.facts import Facts
-from tests.worker.kit import TASKS, RealWorker, StartWorker, opened, until
+from tests.worker.kit import SHORT_LEASE, TASKS, RealWorker, StartWorker, opened, until
 from tests.worker.test_children import test_an_orphan_gives_back_what_would_not_stop  # noqa: F401
 from tests.worker.test_crashes import (  # noqa: F401
     test_a_child_whose_parent_is_gone_finishes_and_exits,
@@ -83,12 +83,12 @@ async def test_a_killed_worker_loses_its_jobs_when_the_lease_is_over(
 ) -> None:
     """The server takes them back: the workers run no chores."""
     async with opened(url) as store:
-        first = start_worker("-c", "3")
+        first = start_worker("-c", "3", *SHORT_LEASE)
         ids = await store.add("wait", 3, gate="go")
         await until(lambda: len(facts.notes("started")) == 3, "all three run")
         first.signal(signal.SIGKILL, first.everyone())
         await first.exit_code()
-        second = start_worker("-c", "3")
+        second = start_worker("-c", "3", *SHORT_LEASE)
         await until(lambda: len(facts.notes("started")) == 6, "all three run again")
         facts.open_gate("go")
         for job in await store.reach(ids, State.SUCCEEDED):

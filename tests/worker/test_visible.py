@@ -11,7 +11,7 @@ from ropeway.core.query import JobFilter
 from ropeway.core.schedule import NewSchedule
 from ropeway.core.states import State
 from tests.worker.facts import Facts
-from tests.worker.kit import RealWorker, StartWorker, opened, until
+from tests.worker.kit import SHORT_LEASE, RealWorker, StartWorker, opened, until
 
 
 async def get(worker: RealWorker, path: str) -> httpx.Response:
@@ -137,7 +137,7 @@ async def test_a_worker_has_a_row_while_it_lives(url: str, start_worker: StartWo
 
 async def test_upkeep_can_be_left_to_others(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:
-        first = start_worker("-c", "2")
+        first = start_worker("-c", "2", *SHORT_LEASE)
         (id,) = await store.add("wait", gate="go")
         await until(lambda: facts.notes("started"), "it runs")
         first.signal(signal.SIGKILL, first.everyone())
