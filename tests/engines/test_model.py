@@ -20,7 +20,7 @@ SLOW_STEPS = 100
 
 
 def test_memory() -> None:
-    run_model(MemoryHarness(), examples=ASKED or 200, steps=STEPS)
+    run_model(MemoryHarness(), examples=ASKED or 100, steps=STEPS)
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_memory_at_length() -> None:
 
 
 def test_sqlite() -> None:
-    run_model(SqliteHarness(), examples=ASKED or 150, steps=STEPS)
+    run_model(SqliteHarness(), examples=ASKED or 60, steps=STEPS)
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_sqlite_at_length() -> None:
 
 
 def test_postgres(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 20, steps=STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 12, steps=STEPS)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from bench.figures import Figure, Report
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])
 def test_a_quick_run_prints_every_figure_as_json(engine: str) -> None:
     done = subprocess.run(
@@ -46,6 +47,7 @@ def test_a_quick_run_prints_every_figure_as_json(engine: str) -> None:
     assert all(figure["value"] > 0 for figure in report["figures"])
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_worker_drains_through_real_processes_and_measures_them() -> None:
     done = subprocess.run(
         [
@@ -73,6 +75,7 @@ def test_a_quick_run_of_the_worker_drains_through_real_processes_and_measures_th
     assert all(value > 0 for value in figures.values())
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_service_asks_a_real_server_and_measures_it() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "http", "--engine", "sqlite", "--quick", "--json"],

@@ -212,6 +212,7 @@ def assert_gone_after(number: signal.Signals, **environment: str) -> None:
         owner.wait(timeout=30)
 
 
+@pytest.mark.slow
 def test_every_usable_version_runs(programs: Path) -> None:
     versions = all_postgres()
     assert [found.major for found in versions] == sorted({found.major for found in versions}, reverse=True)

@@ -22,11 +22,13 @@ JOBS = 20_000
 PROCESSES = 8
 
 
+@pytest.mark.slow
 @pytest.mark.limit(90)
 async def test_on_sqlite(tmp_path: Path) -> None:
     await every_job_is_finished_once(f"sqlite:///{tmp_path / 'ropeway.db'}")
 
 
+@pytest.mark.slow
 @pytest.mark.limit(90)
 async def test_on_postgres(postgres_database: str) -> None:
     engine = PostgresEngine(postgres_database)

@@ -41,11 +41,12 @@ class Facts:
     def notes(self, *words: str) -> list[Note]:
         """The lines so far, in the order in which they were written; of these words, or all."""
         try:
-            lines = (self.folder / "notes").read_text(encoding="utf-8").splitlines()
+            text = (self.folder / "notes").read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
         found = []
-        for line in lines:
+        # What follows the last line end is a line that is just being written.
+        for line in text.split("\n")[:-1]:
             word, job_id, attempt, pid = line.split(" ")
             if not words or word in words:
                 found.append(Note(word, job_id, int(attempt), int(pid)))

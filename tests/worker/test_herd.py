@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from ropeway import Ropeway
 from ropeway.core.job import NewJob
 from ropeway.core.query import JobFilter
@@ -18,6 +20,7 @@ HERD = 10_000
 POLICY = RetryPolicy(base=60.0, factor=2.0, cap=3600.0)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_failures_spread_their_retries() -> None:
     app = Ropeway("memory://")
 

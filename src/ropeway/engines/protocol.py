@@ -108,7 +108,7 @@ class LeaseBatch(msgspec.Struct, frozen=True):
     next_due_in: float | None = None
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True):
     """One outcome to write: the ticket, and how the run ended."""
 
     lease: Lease

@@ -33,6 +33,8 @@ MAX_PROGRESS_MESSAGE = 1_024
 #: A result with more bytes is cleaned in a thread: that may take a while, and others wait for the loop.
 _SLOW_BYTES = 262_144
 
+_NO_RESULT = CleanResult(None)
+
 
 class Completion(msgspec.Struct, frozen=True):
     """One ack, with a result that can be stored whatever it was."""
@@ -120,25 +122,29 @@ async def _acks(
 ) -> None:
     completions = []
     for i in positions:
-        outcome = settlements[i].outcome
-        result = outcome.result if isinstance(outcome, Done) else None
-        if result is None or len(result) <= _SLOW_BYTES:
+        settlement = settlements[i]
+        result = settlement.outcome.result if isinstance(settlement.outcome, Done) else None
+        if result is None:
+            cleaned = _NO_RESULT
+        elif len(result) <= _SLOW_BYTES:
             cleaned = clean_result(result, max_bytes=rules.max_payload_bytes)
         else:
             cleaned = await asyncio.to_thread(clean_result, result, max_bytes=rules.max_payload_bytes)
-        completions.append(Completion(settlements[i].lease, cleaned))
+        completions.append(Completion(settlement.lease, cleaned))
     written = await store.complete(tenant, completions)
     refused = []
     for i, completion, ok in zip(positions, completions, written, strict=True):
-        if ok:
+        if not ok:
+            refused.append(i)
+        elif completion.result is _NO_RESULT:
+            answers[i] = Settled(completion.lease.job_id, State.SUCCEEDED)
+        else:
             answers[i] = Settled(
                 completion.lease.job_id,
                 State.SUCCEEDED,
                 sanitized=completion.result.sanitized,
                 result_too_large=completion.result.too_large,
             )
-        else:
-            refused.append(i)
     await _explain(store, tenant, settlements, refused, answers)
 
 
@@ -195,7 +201,7 @@ async def _explain(
     ids = [settlements[i].lease.job_id for i in refused]
     tickets = await after_write(store.last_tickets(tenant, ids))
     for i in refused:
-        lease, outcome = settlements[i]
+        lease, outcome = settlements[i].lease, settlements[i].outcome
         verdict = answer_spent(lease, outcome.verb, tickets.get(lease.job_id))
         answers[i] = Settled(lease.job_id, verdict, already=True) if isinstance(verdict, State) else verdict
 

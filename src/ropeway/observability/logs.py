@@ -43,10 +43,14 @@ class Say(Protocol):
 class Logger:
     """A named source of lines; `bind` makes one whose fields come first on each of its lines.
 
-    `exc_info=True` or an exception adds the traceback; `exception` is `error` with it.
+    `exc_info=True` or an exception adds the traceback; `exception` is `error` with it. `tells_debug` and
+    `tells_info` say whether such lines go anywhere: where there is one per job, its fields cost more than asking.
     """
 
-    __slots__ = ("__weakref__", "critical", "debug", "error", "exception", "fields", "info", "name", "warning")
+    __slots__ = (
+        "__weakref__", "critical", "debug", "error", "exception", "fields", "info", "name", "tells_debug",
+        "tells_info", "warning",
+    )  # fmt: skip
 
     debug: Say
     info: Say
@@ -54,6 +58,8 @@ class Logger:
     error: Say
     exception: Say
     critical: Say
+    tells_debug: bool
+    tells_info: bool
 
     def __init__(self, name: str, fields: dict[str, Any]) -> None:
         self.name = name
@@ -198,6 +204,8 @@ def _connect(target: Logger) -> None:
     for word, number in LEVELS.items():
         setattr(target, word, _say(target, word, number))
     target.exception = _with_exception(target.error)
+    target.tells_debug = target.debug is not _nothing
+    target.tells_info = target.info is not _nothing
 
 
 def _say(source: Logger, level: str, number: int) -> Say:

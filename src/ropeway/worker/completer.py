@@ -130,7 +130,8 @@ class Completer:
         match outcome:
             case Done():
                 self._tally.finished(job.queue, job.type, "succeeded", run.seconds)
-                self._say(run)
+                if self._log.tells_info:
+                    self._say(run)
             case Failed():
                 self._failed(run, outcome, answer)
             case Snoozed():

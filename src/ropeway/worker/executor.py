@@ -13,7 +13,7 @@ from ropeway.core.outcome import Done, Outcome, Released, Snoozed
 from ropeway.observability import names, tracing
 from ropeway.observability.logs import logger
 from ropeway.task.context import JobContext, JobSignal
-from ropeway.task.middleware import wrap_run
+from ropeway.task.middleware import WrappedRun, wrap_run
 from ropeway.task.spec import TaskSpec, unknown_task
 from ropeway.worker.context import RunBackend
 from ropeway.worker.run import Run, StopReason
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: When the engine's clock could not be asked whether a task's hours have come.
 ASK_AGAIN_SECONDS = 5.0
+
+_DONE = Done()
 
 
 class Reports(Protocol):
@@ -87,7 +89,16 @@ class Executor:
         try:
             if spec.window is not None and (outcome := await self._outside_window(spec)) is not None:
                 return outcome
-            value = await self._call(run, spec)
+            if self._log.tells_debug:
+                self._tell_start(run)
+            if self._wrapped is not None:
+                value = await self._call_wrapped(run, spec, self._wrapped)
+            else:
+                args, kwargs = spec.arguments.bind(_payload(run), lambda: self._context(run), run.leased.job)
+                if spec.kind == "async":
+                    value = await spec.function(*args, **kwargs)
+                else:
+                    value = await self._threads.call(run, spec.function, args, kwargs)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything, and the worker goes on
             return self._raised(run, spec, error)
         finally:
@@ -97,26 +108,23 @@ class Executor:
         if run.unknown_commit:
             # Whatever the handler made of the error: only the fence knows, and it is asked by a failure.
             return spec.failure(Indeterminate("whether the handler's transaction was committed is not known"))
-        return Done(spec.encode_result(value))
+        return _DONE if value is None else Done(spec.encode_result(value))
 
-    async def _call(self, run: Run, spec: TaskSpec) -> Any:
-        job = run.leased.job
-        self._log.debug(names.HANDLER_START, job_id=job.id, type=job.type, queue=job.queue, attempt=job.attempt)
-        payload = job.payload or b"null"
-        if self._wrapped is None:
-            args, kwargs = spec.bind(payload, lambda: self._context(run), job)
-            if spec.kind == "async":
-                return await spec.function(*args, **kwargs)
-            return await self._threads.call(run, spec.function, args, kwargs)
+    async def _call_wrapped(self, run: Run, spec: TaskSpec, wrapped: WrappedRun) -> Any:
+        """The handler inside the program's middleware."""
         context = self._context(run)
-        args, kwargs = spec.bind(payload, lambda: context, job)
+        args, kwargs = spec.arguments.bind(_payload(run), lambda: context, run.leased.job)
 
         async def handler() -> Any:
             if spec.kind == "async":
                 return await spec.function(*args, **kwargs)
             return await self._threads.call(run, spec.function, args, kwargs)
 
-        return await self._wrapped(context, handler)
+        return await wrapped(context, handler)
+
+    def _tell_start(self, run: Run) -> None:
+        job = run.leased.job
+        self._log.debug(names.HANDLER_START, job_id=job.id, type=job.type, queue=job.queue, attempt=job.attempt)
 
     def _context(self, run: Run) -> JobContext:
         backend = RunBackend(run, self._reporter, self._engine, self._tenant)
@@ -147,6 +155,10 @@ class Executor:
         if run.stop is StopReason.REVOKED:
             return None
         return error.outcome() if isinstance(error, JobSignal) else spec.failure(error)
+
+
+def _payload(run: Run) -> bytes:
+    return run.leased.job.payload or b"null"
 
 
 def _stopped(run: Run, spec: TaskSpec) -> Outcome | None:

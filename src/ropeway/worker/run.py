@@ -7,6 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from ropeway.core.outcome import Outcome
     from ropeway.engines.protocol import Leased
@@ -30,52 +32,32 @@ class Interruptible(Protocol):
     def interrupt(self, reason: StopReason) -> None: ...
 
 
-class Run:
+class Run(msgspec.Struct, eq=False):
     """A leased job on its way through the worker. Times are the machine's monotonic clock."""
 
-    __slots__ = (
-        "committed",
-        "interruptible",
-        "leased",
-        "on_begin",
-        "outcome",
-        "place",
-        "replaced",
-        "reported",
-        "seconds",
-        "slot",
-        "soft_deadline",
-        "spec",
-        "started",
-        "stop",
-        "task",
-        "unknown_commit",
-    )
-
-    def __init__(self, leased: Leased, spec: TaskSpec | None) -> None:
-        self.leased = leased
-        self.spec = spec
-        self.slot = -1
-        self.started = 0.0
-        self.seconds = 0.0
-        self.soft_deadline = 0.0
-        self.stop: StopReason | None = None
-        self.task: asyncio.Task[None] | None = None
-        #: The handler is at work: only then may its task be cancelled.
-        self.interruptible = False
-        #: A thread or process that runs the handler; None while it runs on the loop.
-        self.place: Interruptible | None = None
-        #: Called when the handler is about to run, if that is not at once.
-        self.on_begin: Callable[[Run], None] | None = None
-        self.outcome: Outcome | None = None
-        #: The handler's own transaction has completed the job.
-        self.committed = False
-        #: The handler's own transaction may have completed the job: the fence will tell.
-        self.unknown_commit = False
-        #: Its outcome could not be kept and became a failure.
-        self.replaced = False
-        #: Progress or log lines were told and may still be on their way.
-        self.reported = False
+    leased: Leased
+    spec: TaskSpec | None
+    slot: int = -1
+    started: float = 0.0
+    seconds: float = 0.0
+    soft_deadline: float = 0.0
+    stop: StopReason | None = None
+    task: asyncio.Task[None] | None = None
+    #: The handler is at work: only then may its task be cancelled.
+    interruptible: bool = False
+    #: A thread or process that runs the handler; None while it runs on the loop.
+    place: Interruptible | None = None
+    #: Called when the handler is about to run, if that is not at once.
+    on_begin: Callable[[Run], None] | None = None
+    outcome: Outcome | None = None
+    #: The handler's own transaction has completed the job.
+    committed: bool = False
+    #: The handler's own transaction may have completed the job: the fence will tell.
+    unknown_commit: bool = False
+    #: Its outcome could not be kept and became a failure.
+    replaced: bool = False
+    #: Progress or log lines were told and may still be on their way.
+    reported: bool = False
 
     def interrupt(self, reason: StopReason) -> None:
         """Tell the handler to stop, once; a revocation overrides every other reason."""

@@ -67,6 +67,7 @@ class Runner:
         self._free = list(range(ledger.slots - 1, -1, -1))
         #: By slot: a job that was taken away and leased again may run beside its older run for a moment.
         self._running: dict[int, Run] = {}
+        self._ended: list[Run] = []
         self._buffer: deque[Leased] = deque()
         self._buffered_at = 0.0
         self._held: Counter[str] | None = Counter() if count_queues else None
@@ -163,6 +164,7 @@ class Runner:
     def abandon(self) -> None:
         """What still runs has no outcome any more: whoever keeps the leases gives it back."""
         self._abandoned = True
+        self._hand_on()
 
     def _fill(self) -> None:
         while self._free and self._buffer:
@@ -173,9 +175,7 @@ class Runner:
     def _start(self, leased: Leased) -> None:
         job = leased.job
         spec = self._registry.get(job.type)
-        run = Run(leased, spec)
-        run.slot = self._free.pop()
-        run.started = time.monotonic()
+        run = Run(leased, spec, self._free.pop())
         # A job that has lost a worker before is a suspect: it runs where it can hurt nobody else.
         isolated = (
             self._isolator is not None
@@ -184,6 +184,7 @@ class Runner:
         )
         if isolated:
             # Its time begins when it has a process: it may have to wait for one.
+            run.started = time.monotonic()
             run.on_begin = self._begin
         else:
             self._begin(run)
@@ -212,7 +213,15 @@ class Runner:
         if self._held is not None:
             self._held[run.leased.job.queue] -= 1
         self.finished += 1
-        self._on_end(run)
+        self._ended.append(run)
+        if len(self._ended) == 1:
+            self._loop.call_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        """Hand on all that ended in this turn of the loop: with very short jobs that is a whole round of slots."""
+        ended, self._ended = self._ended, []
+        for run in ended:
+            self._on_end(run)
         if self._buffer:
             self._fill()
         elif not self._running:
@@ -221,11 +230,12 @@ class Runner:
 
     def _begin(self, run: Run) -> None:
         """The job's time begins now."""
-        run.started = time.monotonic()
-        if run.leased.job.timeout > 0:
-            run.soft_deadline = run.started + run.leased.job.timeout
-            if run.soft_deadline < self._earliest:
-                self._arm(run.soft_deadline)
+        run.started = started = time.monotonic()
+        timeout = run.leased.job.timeout
+        if timeout > 0:
+            run.soft_deadline = deadline = started + timeout
+            if deadline < self._earliest:
+                self._arm(deadline)
 
     def _enter(self, run: Run, *, isolated: bool) -> None:
         """Note the start where the parent sees it. Not before the task's first step: a job whose process dies

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from ropeway.runtime import ids
 _ID, _QUEUE, _PRIORITY, _PAYLOAD, _ATTEMPT = 0, 2, 3, 4, 5
 _RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED = 8, 9, 11, 21
 _place = itemgetter(_RUN_AT, _SEQ)
+_lane = itemgetter(_QUEUE, _PRIORITY)
 
 
 class PostgresClaiming(PostgresOutcomes):
@@ -137,6 +139,7 @@ class PostgresClaiming(PostgresOutcomes):
             )
         )
         took = time.monotonic() - began
+        rows = _in_lane_order(rows, lanes)
         stragglers = self._note_positions(tenant, rows)
         if sweep:
             reached = _reached(rows, lanes) if len(rows) == count else lanes
@@ -145,7 +148,6 @@ class PostgresClaiming(PostgresOutcomes):
         if not rows:
             return []
         self.grants.opened(token, tenant, {row[_ID]: row[_ATTEMPT] for row in rows})
-        rows = _in_lane_order(rows, lanes)
         locked_until = rows[0][_STARTED_AT] + timedelta(seconds=lease_seconds)
         leased = []
         refused = []
@@ -161,22 +163,12 @@ class PostgresClaiming(PostgresOutcomes):
         return leased
 
     def _note_positions(self, tenant: str, rows: Sequence[asyncpg.Record]) -> bool:
-        """Move the cursors; True when any of the rows lay behind its cursor."""
-        lowest: dict[tuple[str, int], tuple[datetime, int]] = {}
-        highest: dict[tuple[str, int], tuple[datetime, int]] = {}
-        for row in rows:
-            lane = (row[_QUEUE], row[_PRIORITY])
-            place = (row[_RUN_AT], row[_SEQ])
-            if lane not in highest:
-                lowest[lane] = highest[lane] = place
-            elif place > highest[lane]:
-                highest[lane] = place
-            elif place < lowest[lane]:
-                lowest[lane] = place
+        """Move the cursors; True when any of the rows, which are in lane order, lay behind its cursor."""
         stragglers = False
-        for lane, place in lowest.items():
-            stragglers |= self.cursors.claimed(tenant, lane, *place)
-            self.cursors.claimed(tenant, lane, *highest[lane])
+        for lane, together in groupby(rows, key=_lane):
+            of_lane = list(together)
+            stragglers |= self.cursors.claimed(tenant, lane, *_place(of_lane[0]))
+            self.cursors.claimed(tenant, lane, *_place(of_lane[-1]))
         return stragglers
 
     async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:
@@ -197,8 +189,7 @@ def _reached(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> Sequence[
 
 def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]]) -> list[asyncpg.Record]:
     """RETURNING comes in physical order; jobs are handed out in the order of their lanes, then of their places."""
-    first = (rows[0][_QUEUE], rows[0][_PRIORITY])
-    if all(row[_PRIORITY] == first[1] and row[_QUEUE] == first[0] for row in rows):
+    if len(set(map(_lane, rows))) <= 1:
         return sorted(rows, key=_place)
     rank = {lane: number for number, lane in enumerate(lanes)}
     return sorted(rows, key=lambda row: (rank[row[_QUEUE], row[_PRIORITY]], row[_RUN_AT], row[_SEQ]))

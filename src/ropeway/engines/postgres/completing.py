@@ -38,7 +38,7 @@ class PostgresCompleting(PostgresOutcomes):
                     await transaction.rollback()
                 raise
             await _commit(connection, transaction)
-        self.grants.answered(tenant, lease)
+        self.grants.answered(tenant, [lease])
 
     async def _complete_in(self, connection: Connection, lease: Lease, result: bytes | None, tenant: str) -> None:
         """The last statement. Nothing is committed yet, so whatever goes wrong here, nothing was stored."""
@@ -46,7 +46,7 @@ class PostgresCompleting(PostgresOutcomes):
             with Explained(writes=False):
                 await self.settle_in(connection, lease, result, tenant=tenant)
         except LeaseLost:
-            self.grants.answered(tenant, lease)
+            self.grants.answered(tenant, [lease])
             raise
         except asyncpg.CheckViolationError as error:
             # Only a row without a partition breaks a check that has no name.

@@ -24,13 +24,16 @@ class GrantBook:
             del self._open[next(iter(self._open))]
         self._open[token] = (tenant, attempts)
 
-    def answered(self, tenant: str, lease: Lease) -> None:
-        """The store has said what became of this ticket. A ticket that is not one of ours says nothing."""
-        held = self._open.get(lease.token)
-        if held is None or held[0] != tenant or held[1].get(lease.job_id) != lease.attempt:
-            return
-        del held[1][lease.job_id]
-        self._end_if_empty(lease.token)
+    def answered(self, tenant: str, leases: Iterable[Lease]) -> None:
+        """The store has said what became of these tickets. A ticket that is not one of ours says nothing."""
+        for lease in leases:
+            held = self._open.get(lease.token)
+            if held is None or held[0] != tenant or held[1].get(lease.job_id) != lease.attempt:
+                continue
+            attempts = held[1]
+            del attempts[lease.job_id]
+            if not attempts:
+                self._end(lease.token)
 
     def told(self, token: UUID, revoked: Iterable[UUID]) -> None:
         """The worker was told that these jobs are revoked: nothing more will come for them."""
@@ -38,12 +41,12 @@ class GrantBook:
         if held is not None:
             for id in revoked:
                 held[1].pop(id, None)
-            self._end_if_empty(token)
+            if not held[1]:
+                self._end(token)
 
-    def _end_if_empty(self, token: UUID) -> None:
-        if not self._open[token][1]:
-            del self._open[token]
-            self.keep([token])
+    def _end(self, token: UUID) -> None:
+        del self._open[token]
+        self.keep([token])
 
     def take_ended(self) -> list[UUID]:
         """The grants to delete now. Hand them back with `keep` if the statement failed."""

@@ -66,10 +66,9 @@ class PostgresOutcomes(PostgresStore):
         self, settlements: Sequence[Settlement], *, tenant: str = DEFAULT_TENANT
     ) -> list[Settled | RopewayError]:
         answers = await settling.settle(self, tenant, settlements, self.rules)
-        for settlement, answer in zip(settlements, answers, strict=True):
-            # An outcome that was refused for what it says is no answer: the job still runs under its grant.
-            if not isinstance(answer, InputError):
-                self.grants.answered(tenant, settlement.lease)
+        told = zip(settlements, answers, strict=True)
+        # An outcome that was refused for what it says is no answer: the job still runs under its grant.
+        self.grants.answered(tenant, [done.lease for done, answer in told if not isinstance(answer, InputError)])
         return answers
 
     async def settle_in(

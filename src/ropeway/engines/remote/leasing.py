@@ -37,10 +37,10 @@ class RemoteLeasing(RemoteClaiming):
             # The same ticket again is answered alike, so a lost reply is simply asked for again.
             for place, reply in await self._batch(_VERBS[verb], sent, tenant, repeatable=True):
                 answers[place] = reply if isinstance(reply, RopewayError) else reply.settled()
-        for place, (lease, _) in enumerate(settlements):
+        for place, settlement in enumerate(settlements):
             # An outcome that was refused for what it says is no answer: the job still runs under its grant.
             if not isinstance(answers[place], InputError):
-                self._holding.answered(lease)
+                self._holding.answered(settlement.lease)
         return [answers[place] for place in range(len(settlements))]
 
     async def progress(
@@ -122,7 +122,8 @@ def _by_verb(
     A job that is named twice is settled in the order of the batch: then only neighbours go together.
     """
     ready: list[tuple[Verb, Item]] = []
-    for place, (lease, outcome) in enumerate(settlements):
+    for place, settlement in enumerate(settlements):
+        lease, outcome = settlement.lease, settlement.outcome
         try:
             ready.append((outcome.verb, Item(place, lease, items.settle_item(lease, settling.clean(outcome)))))
         except InputError as unfit:
