@@ -1,9 +1,10 @@
-"""`ropeway migrate status|up|sql`: the schema of a PostgreSQL engine."""
+"""`ropeway migrate status|up|sql|events`: the schema of a PostgreSQL engine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -20,6 +21,14 @@ T = TypeVar("T")
 
 app = typer.Typer(help="Make and update the tables of a PostgreSQL engine.", no_args_is_help=True)
 console = Console(highlight=False)
+
+
+class Routine(StrEnum):
+    """Whether the steps that go well are logged."""
+
+    ON = "on"
+    OFF = "off"
+
 
 Url = Annotated[str | None, typer.Option("--url", help="The engine's URL; default ROPEWAY_URL.")]
 Schema = Annotated[str | None, typer.Option("--schema", help="The schema; default ROPEWAY_SCHEMA or ropeway.")]
@@ -55,6 +64,29 @@ def sql(url: Url = None, schema: Schema = None) -> None:
         return migrations.text()
 
     typer.echo(_with_migrations(url, schema, text), nl=False)
+
+
+@app.command()
+def events(
+    routine: Annotated[Routine | None, typer.Argument(help="on or off; left out: say which it is.")] = None,
+    url: Url = None,
+    schema: Schema = None,
+) -> None:
+    """Log every step of every job (on, the default), or only what goes wrong and what operators do (off).
+
+    Off makes each job cheaper. Histories, streams and rates then know nothing of jobs that went well; their states
+    and results are kept as ever. All processes on the store follow at once.
+    """
+
+    async def turn(migrations: PostgresMigrations) -> bool:
+        if routine is not None:
+            await migrations.log_routine(routine is Routine.ON)
+        return await migrations.logs_routine()
+
+    if _with_migrations(url, schema, turn):
+        console.print("Events: every step of every job is logged.")
+    else:
+        console.print("Events: only what goes wrong is logged, and what operators do.")
 
 
 def _with_migrations(url: str | None, schema: str | None, use: Callable[[PostgresMigrations], Awaitable[T]]) -> T:

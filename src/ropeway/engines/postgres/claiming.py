@@ -40,6 +40,10 @@ _RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED = 8, 9, 11, 21
 _place = itemgetter(_RUN_AT, _SEQ)
 _lane = itemgetter(_QUEUE, _PRIORITY)
 
+#: Queues that one claim looks at: a worker of a thousand fills its batch from the first ones that have work, and
+#: the arrays of all their lanes would cost more than the jobs.
+QUEUES_AT_ONCE = 50
+
 
 class PostgresClaiming(PostgresOutcomes):
     async def lease(
@@ -70,9 +74,29 @@ class PostgresClaiming(PostgresOutcomes):
         lease_seconds: float,
         tokens: list[UUID],
     ) -> LeaseBatch:
-        """One or two claims. `tokens` gets each claim's token before it is sent."""
-        await self._learn_waits(tenant, order)
-        lanes = [(queue, priority) for queue in order for priority in self.orders.of(tenant, queue)]
+        """As many claims as it takes. `tokens` gets each claim's token before it is sent."""
+        leases: list[Leased] = []
+        for start in range(0, len(order), QUEUES_AT_ONCE):
+            queues = order[start : start + QUEUES_AT_ONCE]
+            missing = count - len(leases)
+            leases += await self._lease_of(tenant, queues, missing, worker, lease_seconds, tokens)
+            if len(leases) == count:
+                return LeaseBatch(leases, lease_seconds)
+        self.orders.emptied(tenant, order)
+        return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
+
+    async def _lease_of(
+        self,
+        tenant: str,
+        queues: list[str],
+        count: int,
+        worker: WorkerRef,
+        lease_seconds: float,
+        tokens: list[UUID],
+    ) -> list[Leased]:
+        """One claim, and a sweep of what may hold stragglers if it brought too little."""
+        await self._learn_waits(tenant, queues)
+        lanes = [(queue, priority) for queue in queues for priority in self.orders.of(tenant, queue)]
         sweep = self.cursors.due(tenant, lanes, short=False)
         leases = await self._claim(tenant, lanes, sweep, count, worker, lease_seconds, tokens)
         if len(leases) < count:
@@ -81,10 +105,7 @@ class PostgresClaiming(PostgresOutcomes):
                 rest = [lane for lane in lanes if lane in also]
                 missing = count - len(leases)
                 leases += await self._claim(tenant, rest, also, missing, worker, lease_seconds, tokens)
-        if len(leases) == count:
-            return LeaseBatch(leases, lease_seconds)
-        self.orders.emptied(tenant, order)
-        return LeaseBatch(leases, lease_seconds, await self._next_due_in(tenant, order))
+        return leases
 
     async def _learn_waits(self, tenant: str, queues: Sequence[str]) -> None:
         """Look up, at most once a second per lane, how long each priority's oldest due job has waited."""

@@ -82,6 +82,19 @@ class PostgresMigrations:
         await self._store.ensure_partitions()
         return done
 
+    async def logs_routine(self) -> bool:
+        """Whether the steps of jobs that go well are in the event log."""
+        answer: bool = await self._store.chores.value(self._fill(_LOGS_ROUTINE), writes=False)
+        return answer
+
+    async def log_routine(self, on: bool) -> None:
+        """Log the steps of jobs that go well (enqueued, started, completed) from now on, or no more.
+
+        All processes on the store follow at once. What goes wrong is logged always.
+        """
+        async with self._store.chores.bare() as connection:
+            await connection.execute(self._fill(_LOG_ROUTINE).replace("?", "true" if on else "false"))
+
     async def _applied(self) -> dict[int, str]:
         known = await self._store.chores.value(
             "SELECT to_regclass($1) IS NOT NULL", f"{self._store.schema}.migrations", writes=False
@@ -150,6 +163,13 @@ class PostgresMigrations:
 def _name(migration: Migration) -> str:
     return f"{migration.number:04}_{migration.name}"
 
+
+_LOGS_ROUTINE = "SELECT {schema}.logs_routine()"
+
+_LOG_ROUTINE = """
+CREATE OR REPLACE FUNCTION {schema}.logs_routine() RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ?'
+"""
 
 _BOOKS = """
 CREATE SCHEMA IF NOT EXISTS {schema};
