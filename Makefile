@@ -58,8 +58,13 @@ format: $(FULL) ## Put the code into the house style
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(FULL) ## Measure: make bench ARGS="--help"
-	@$(BIN)/python -m bench $(ARGS)
+bench: $(FULL) ## Ropeway and its peers side by side, 15 minutes; other measurements: ARGS="--help"
+	@$(BIN)/python -m bench $(or $(ARGS),peers --quick --check)
+
+.PHONY: bench-full
+bench-full: $(FULL) ## The same at length, for hours: bench/RESULTS.md, results.json and charts; ARGS=--resume goes on
+	@$(BIN)/python -m bench peers $(ARGS)
+	@$(BIN)/python -m bench growth $(filter --resume,$(ARGS))
 
 .PHONY: chaos
 chaos: ## Fault experiments (not there yet)

@@ -1,4 +1,5 @@
-"""`python -m bench engine|worker|http --engine postgres|sqlite|memory [--json] [--check] [--quick]`."""
+"""`python -m bench engine|worker|http --engine postgres|sqlite|memory [--json] [--check] [--quick]`, or
+`python -m bench peers|growth [--quick]`: Ropeway and its peers side by side, and what a job costs as all grows."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from bench import fleet
 from bench.engine import EngineBench
 from bench.figures import Report
 from bench.http import HttpBench
+from bench.peers import command as peers
+from bench.peers import growth
 from bench.stores import stores
 from bench.worker import WorkerBench
 
@@ -17,6 +20,9 @@ KINDS: dict[str, type[EngineBench | WorkerBench | HttpBench]] = {
     "worker": WorkerBench,
     "http": HttpBench,
 }
+
+#: What has a command of its own.
+RUNS = {"peers": peers.run, "growth": growth.run}
 
 
 def main() -> int:
@@ -28,7 +34,11 @@ def main() -> int:
     _arguments(worker, ["postgres", "sqlite"], "drain,latency,idle")
     http = kinds.add_parser("http", help="`ropeway server` under load, keys and limits on")
     _arguments(http, ["postgres", "sqlite"], "single,batch,drain,pickup,idle", default="postgres")
+    peers.add_arguments(kinds.add_parser("peers", help="Ropeway and its peers side by side"))
+    growth.arguments(kinds.add_parser("growth", help="what a job costs as everything grows"))
     asked = parser.parse_args()
+    if asked.what in RUNS:
+        return RUNS[asked.what](asked)
     with stores(asked.engine, postgres_version=asked.postgres) as made:
         if not asked.json:
             print(f"{made.version}, {made.durability}, events on")

@@ -1,0 +1,163 @@
+"""From the enqueue call to the handler's start: idle, at half load, round a spike, and how much load it bears."""
+
+from __future__ import annotations
+
+from array import array
+
+from bench.peers.failing import PeerFailed
+from bench.peers.groups import Work
+from bench.peers.measuring import Figure, Subject, latencies_ms, latency_extra, percentile
+from bench.peers.runs import START_SECONDS, Run
+from bench.peers.sizing import known_rate, pauses_at, pauses_when_idle
+
+#: Jobs that wake everything up before the first one that counts.
+WARM_UP = 20
+
+#: How long the last jobs may take to start once the last call was made.
+LATE_SECONDS = 20.0
+
+#: A steady load is borne when 99 of 100 jobs start within this.
+BORNE_MS = 200.0
+
+#: A producer that makes fewer calls than this share of what it was asked for is what the load is limited by.
+KEPT_UP = 0.95
+
+SPIKE_TIMES = 5
+STEADY_SHARE = 0.3
+
+
+def idle(subject: Subject) -> Figure:
+    """Milliseconds, one job at a time, for a worker that has nothing else to do."""
+    number = subject.scale.latency_jobs
+    with subject.run(WARM_UP + number, profile="latency") as run, run.work() as work:
+        _warm_up(run, work)
+        sent = _send(run, work, WARM_UP, pauses_when_idle(number))
+        taken = latencies_ms(sent, run.record.starts(WARM_UP, number))
+    extra = latency_extra(taken)
+    return Figure(extra["p50"], "ms", extra)
+
+
+def half(subject: Subject) -> Figure:
+    """The same under half of what the peer can do: drain with one process, or be filled, whichever is less."""
+    rate = capacity(subject) / 2
+    extra = _under_load(subject, rate, subject.scale.load_seconds)
+    return Figure(extra["p50"], "ms", extra)
+
+
+def capacity(subject: Subject) -> float:
+    """Jobs per second that can go in one by one and out through one process."""
+    return min(
+        known_rate(subject.results, "drain1", subject.peer), known_rate(subject.results, "single", subject.peer)
+    )
+
+
+def _under_load(subject: Subject, rate: float, seconds: float) -> dict[str, float]:
+    pauses = pauses_at(rate, seconds)
+    with subject.run(WARM_UP + len(pauses), profile="latency") as run, run.work() as work:
+        _warm_up(run, work)
+        sent = _send(run, work, WARM_UP, pauses)
+        taken = latencies_ms(sent, run.record.starts(WARM_UP, len(pauses)))
+    return {"rate": rate, "sent_rate": _rate_of(sent), **latency_extra(taken)}
+
+
+# ── a spike ──
+
+
+def spike(subject: Subject) -> Figure:
+    """Seconds after a spike until 99 of 100 jobs start as quickly as before it.
+
+    The load is 30 % of what one process drains, then five times that. Where one producer cannot send five times
+    as much, the whole is made smaller: the spike is then what it can send.
+    """
+    single = known_rate(subject.results, "single", subject.peer)
+    rate = min(STEADY_SHARE * known_rate(subject.results, "drain1", subject.peer), 0.9 * single / SPIKE_TIMES)
+    scale = subject.scale
+    calm = pauses_at(rate, scale.calm_seconds)
+    storm = pauses_at(rate * SPIKE_TIMES, scale.spike_seconds)
+    after = pauses_at(rate, 2 * scale.calm_seconds)
+    pauses = [*calm, *storm, *after]
+    limit = scale.limit_seconds + 3 * scale.spike_seconds
+    with subject.run(WARM_UP + len(pauses), profile="latency", limit_seconds=limit) as run, run.work() as work:
+        _warm_up(run, work)
+        sent = _send(run, work, WARM_UP, pauses, late=scale.limit_seconds)
+        starts = run.record.starts(WARM_UP, len(pauses))
+    parts = {"before": slice(0, len(calm)), "during": slice(len(calm), len(calm) + len(storm))}
+    parts["after"] = slice(len(calm) + len(storm), len(pauses))
+    p99 = {name: percentile(latencies_ms(sent[part], starts[part]), 0.99) for name, part in parts.items()}
+    back = seconds_until_back(sent[parts["after"]], starts[parts["after"]], normal_ms=p99["before"])
+    extra = {f"{name}_p99": value for name, value in p99.items()}
+    storm_rate = _rate_of(sent[parts["during"]])
+    return Figure(
+        back, "s", {**extra, "rate": rate, "spike_rate": rate * SPIKE_TIMES, "spike_sent_rate": storm_rate}
+    )
+
+
+def seconds_until_back(sent: array[float], starts: array[float], *, normal_ms: float) -> float:
+    """Seconds after the first of these calls from which on the p99 of every second is normal again.
+
+    Normal is twice what it was before, or 10 ms more: less is how the clock of a shared machine wavers.
+    """
+    bound = max(2 * normal_ms, normal_ms + 10.0)
+    by_second: dict[int, list[float]] = {}
+    for called, at in zip(sent, starts, strict=True):
+        by_second.setdefault(int(called - sent[0]), []).append((at - called) * 1000)
+    bad = [second for second, taken in by_second.items() if percentile(sorted(taken), 0.99) > bound]
+    return float(max(bad) + 1) if bad else 0.0
+
+
+# ── the highest load that is borne ──
+
+
+def steady(subject: Subject) -> Figure:
+    """Jobs per second, at most, at which 99 of 100 start within 200 ms: found by halving the range."""
+    low, high = 0.0, 1.2 * capacity(subject)
+    best: dict[str, float] = {}
+    limited_by = "producer"
+    rate = high
+    for _ in range(subject.scale.steady_tries):
+        tried = _tried(subject, rate)
+        if tried is not None and tried["sent_rate"] < KEPT_UP * rate:
+            high, limited_by = rate, "producer"
+        elif tried is None or tried["p99"] > BORNE_MS:
+            high, limited_by = rate, "worker"
+        else:
+            low, best = rate, tried
+        if low == high:
+            break
+        rate = (low + high) / 2
+    if not best:
+        raise PeerFailed(f"no rate down to {rate:,.0f} jobs/s is borne with a p99 under {BORNE_MS:g} ms")
+    return Figure(low, "jobs/s", {**best, "limited_by": limited_by, "tries": subject.scale.steady_tries})
+
+
+def _tried(subject: Subject, rate: float) -> dict[str, float] | None:
+    """None: it fell so far behind that it did not get there."""
+    try:
+        return _under_load(subject, rate, subject.scale.load_seconds)
+    except PeerFailed:
+        return None
+
+
+# ── what they share ──
+
+
+def _warm_up(run: Run, work: Work) -> None:
+    run.control.single(0, WARM_UP, in_flight=1)
+    run.until(
+        lambda: run.record.all_ran(0, WARM_UP), work, within=START_SECONDS, what="the first jobs did not start"
+    )
+
+
+def _send(run: Run, work: Work, first: int, pauses: list[float], *, late: float = LATE_SECONDS) -> array[float]:
+    """Send them all and wait until the last has started; the times of the calls."""
+    sent = run.control.paced(first, pauses)
+    number = len(pauses)
+    run.until(
+        lambda: run.record.all_ran(first, number), work, within=late, what="not all jobs started", every=0.05
+    )
+    return sent
+
+
+def _rate_of(sent: array[float]) -> float:
+    span = sent[-1] - sent[0]
+    return (len(sent) - 1) / span if span > 0 else 0.0
