@@ -15,7 +15,7 @@ from ropeway.core.job import NewJob
 from ropeway.core.query import QueueSettings
 from ropeway.core.states import State
 from tests.api import routes_kit
-from tests.api.routes_kit import Caller, Stage, on_every_engine, on_memory
+from tests.api.routes_kit import Caller, Stage, on_every_engine, on_memory, until
 
 FUTURE = rfc3339(datetime.now(UTC) + timedelta(days=400))
 
@@ -210,6 +210,31 @@ async def test_a_queue_may_require_keys_and_have_a_limit(stage: Stage) -> None:
     await refused(
         caller, {"type": "other", "queue": "strict", "idempotency_key": "1"}, 422, "idempotency_mismatch"
     )
+
+
+@on_every_engine
+async def test_a_unique_hit_needs_no_room(stage: Stage) -> None:
+    """On a full queue, and for a tenant at its quota: nothing is created, so it is answered as with room."""
+    caller = await stage.caller()
+    body = {"type": "work", "queue": "full", "payload": {"a": 1}, "unique": {"by": "args"}}
+    made = await caller.post("/v1/jobs", body)
+    assert made.status_code == 201
+    await caller.engine.set_queue("full", QueueSettings(depth_limit=1))
+    stage.api.deps.admission.forget_settings(caller.tenant)
+    again = await caller.post("/v1/jobs", body)
+    assert (again.status_code, again.json()["id"], again.json()["deduplicated"]) == (200, made.json()["id"], True)
+    batch = await caller.post("/v1/jobs/batch", {"jobs": [body, body]})
+    assert [one["id"] for one in batch.json()["jobs"]] == [made.json()["id"]] * 2
+    await refused(caller, {**body, "payload": {"a": 2}}, 429, "queue_full")
+    # What the rule no longer finds is new, and there is room for it again.
+    id, token = await caller.leased("full")
+    assert (await caller.post(f"/v1/jobs/{id}/ack", token)).status_code == 200
+    await until(lambda: _made(caller, body))
+
+
+async def _made(caller: Caller, body: dict[str, Any]) -> bool:
+    answer = await caller.post("/v1/jobs", body)
+    return answer.status_code == 201
 
 
 # ── Fields ──

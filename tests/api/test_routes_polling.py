@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -56,20 +57,31 @@ class Counted(MemoryEngine):
             super().signal(tenant, queue)
 
 
+class Someone:
+    """A caller that may go away, noticed at once or only when it is asked for."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.noticed = asyncio.Event()
+
+    async def present(self) -> bool:
+        return not self.gone
+
+    async def disconnected(self) -> None:
+        await self.noticed.wait()
+
+
 class Hub:
     """Waiters in a hub, without HTTP round them."""
 
     def __init__(self, engine: Counted, polls: Polls) -> None:
         self.engine = engine
         self.polls = polls
-        self.gone: set[int] = set()
+        self.callers: defaultdict[int, Someone] = defaultdict(Someone)
 
     async def wait(self, *queues: str, count: int = 1, wait: float = 30.0, number: int = 0) -> list[UUID]:
         async def attempt() -> LeaseBatch:
             return await self.engine.lease(queues or ("default",), count, WorkerRef("w", OWNER))
-
-        async def present() -> bool:
-            return number not in self.gone
 
         batch = await self.polls.lease(
             "default",
@@ -77,7 +89,7 @@ class Hub:
             wait,
             attempt,
             full=lambda batch: len(batch.leases) >= count,
-            present=present,
+            caller=self.callers[number],
         )
         return [] if batch is None else [one.job.id for one in batch.leases]
 
@@ -247,10 +259,21 @@ async def test_one_that_has_gone_passes_its_turn_on() -> None:
     async with hub() as h:
         waiters = h.waiters(3)
         await until(lambda: h.polls.waiting == 3)
-        h.gone = {0, 1}
+        h.callers[0].gone = h.callers[1].gone = True
         await h.engine.enqueue([NewJob(type="a")])
         assert len(await waiters[2]) == 1
         assert [waiters[0].result(), waiters[1].result()] == [[], []]
+
+
+async def test_one_that_goes_leaves_the_line_without_being_asked_for() -> None:
+    async with hub() as h:
+        waiters = h.waiters(3)
+        await until(lambda: h.polls.waiting == 3)
+        h.callers[1].noticed.set()
+        assert await waiters[1] == []
+        assert h.polls.waiting == 2
+        await h.engine.enqueue([NewJob(type="a")])
+        assert len(await waiters[0]) == 1
 
 
 async def test_one_that_is_cut_off_in_its_turn_passes_it_on() -> None:
@@ -282,23 +305,23 @@ async def test_a_lane_that_nobody_wants_is_no_longer_listened_to() -> None:
 
 async def test_a_hint_is_told_once_and_never_missed_between_two_calls() -> None:
     async with hub() as h:
-        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30))
+        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30, caller=Someone()))
         await until(lambda: h.polls.waiting == 1)
         await h.engine.enqueue([NewJob(type="a")])
         signalled, number = await waiting
         assert signalled
-        signalled, number = await h.polls.hint("default", ["default"], 0, after=number)
+        signalled, number = await h.polls.hint("default", ["default"], 0, caller=Someone(), after=number)
         assert not signalled
         await h.engine.enqueue([NewJob(type="a")])
         await until(lambda: h.polls._lanes["default", "default"].signalled > number)
-        signalled, _ = await h.polls.hint("default", ["default"], 30, after=number)
+        signalled, _ = await h.polls.hint("default", ["default"], 30, caller=Someone(), after=number)
         assert signalled
 
 
 @pytest.mark.parametrize("number", [0, 7, 2**53 - 1, 2**80])
 async def test_a_number_of_another_process_loses_no_signal(number: int) -> None:
     async with hub() as h:
-        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30, after=number))
+        waiting = asyncio.create_task(h.polls.hint("default", ["default"], 30, caller=Someone(), after=number))
         await until(lambda: h.polls.waiting == 1)
         await h.engine.enqueue([NewJob(type="a")])
         signalled, mine = await waiting
@@ -308,8 +331,8 @@ async def test_a_number_of_another_process_loses_no_signal(number: int) -> None:
 
 async def test_numbers_of_two_processes_differ_and_fit_into_a_double() -> None:
     async with hub() as one, hub() as other:
-        _, first = await one.polls.hint("default", ["default"], 0)
-        _, second = await other.polls.hint("default", ["default"], 0)
+        _, first = await one.polls.hint("default", ["default"], 0, caller=Someone())
+        _, second = await other.polls.hint("default", ["default"], 0, caller=Someone())
         assert abs(first - second) > 1_000_000
         assert 0 <= max(first, second) < 2**53
 
@@ -392,6 +415,33 @@ async def test_a_client_that_hangs_up_leaves_no_job_behind(stage: Stage) -> None
     (lease,) = await caller.lease(wait=10)
     assert lease["job"]["id"] == made["id"]
     assert lease["attempt"] == 1
+
+
+WAITS = {
+    "lease": ("/v1/queues/default/lease", {"worker_id": "w", "wait": 30}),
+    "hint": ("/v1/wait", {"queues": ["default", "other"], "wait": 30}),
+}
+
+
+@pytest.mark.parametrize("path_and_body", WAITS.values(), ids=WAITS)
+@served_from_memory
+async def test_a_client_that_hangs_up_gives_its_place_to_others(
+    stage: Stage, path_and_body: tuple[str, dict[str, Any]]
+) -> None:
+    """At once, not when it would have been answered."""
+    caller = await stage.caller()
+    places = stage.api.deps.places
+    places.most = 4
+    waiting = [asyncio.create_task(caller.post(*path_and_body)) for _ in range(3)]
+    await until(lambda: stage.api.deps.polls.waiting == 3)
+    assert (await caller.post(*path_and_body)).status_code == 429
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.gather(*waiting[:2], return_exceptions=True)
+    await until(lambda: (stage.api.deps.polls.waiting, places._all) == (1, 1), within=10)
+    waiting[2].cancel()
+    await asyncio.gather(waiting[2], return_exceptions=True)
+    await until(lambda: places._all == 0, within=10)
 
 
 @served_from_memory

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ropeway.api import sse, streams
-from ropeway.api.streams import Listener, News
+from ropeway.api import listeners, sse
+from ropeway.api.listeners import Listener, News
 from ropeway.core.access import Scope
 from ropeway.core.events import Event
 from ropeway.core.job import NewJob
@@ -159,7 +159,7 @@ async def test_a_quiet_stream_says_that_it_is_there(stage: Stage, monkeypatch: p
 def test_a_listener_that_does_not_keep_up_is_cut_off() -> None:
     listener = Listener("default")
     event: Any = Event  # what it is does not matter here
-    for _ in range(streams.MOST_BEHIND):
+    for _ in range(listeners.MOST_BEHIND):
         listener.give(News([event], "1"))
     assert not listener.cut
     listener.give(News([event], "1"))

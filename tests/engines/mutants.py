@@ -829,6 +829,18 @@ class BucketsNeverForgotten(MemoryEngine):
 
 
 @mutant
+class UniqueRulesKeepNobodyOut(MemoryEngine):
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        return await super().kept_out([msgspec.structs.replace(job, unique=None) for job in jobs], tenant=tenant)
+
+
+@mutant
+class AskingTakesTheKeys(MemoryEngine):
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        return [(await self.enqueue([job], tenant=tenant))[0].deduplicated for job in jobs]
+
+
+@mutant
 class TenantLeakInActions(MemoryEngine):
     async def actions(self, *args: Any, tenant: str = DEFAULT_TENANT, **how: Any) -> list[Action]:
         noted = self.noted_actions

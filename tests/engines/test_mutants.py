@@ -5,6 +5,8 @@ Which test caught a mutant is recorded as the property `caught_by` of the test (
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +27,7 @@ OUT_OF_SIGHT = {
     "AbsentWorkersNeverForgotten",
     "ActionsNeverPruned",
     "ActionsPageSeenTwice",
+    "AskingTakesTheKeys",
     "BucketHasNoBrim",
     "BucketNeverRefilled",
     "BucketOfAllTenants",
@@ -43,6 +46,7 @@ OUT_OF_SIGHT = {
     "TenantLeakInKeys",
     "TenantLeakInRevoke",
     "TenantNameTwice",
+    "UniqueRulesKeepNobodyOut",
     "UseOfTenantNotNoted",
 }
 
@@ -90,6 +94,16 @@ def test_the_driver_finds_the_whole_suite() -> None:
     names = [case.name for case in suite.cases()]
     assert len(names) > 400
     assert len(set(names)) == len(names), "two cases have one name: a parameter was lost"
+
+
+def test_no_part_of_the_suite_is_left_out() -> None:
+    written = {
+        name
+        for module in pkgutil.iter_modules(suite.conformance.__path__)
+        for name in vars(importlib.import_module(f"{suite.conformance.__name__}.{module.name}"))
+        if name.startswith("Test")
+    }
+    assert written == {name for name in suite.conformance.__all__ if name.startswith("Test")}
 
 
 def test_the_driver_says_so_when_there_is_nothing_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class TestTheAnswerToAnEnqueue:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"delay": 0.1234567},
+            {"delay": 60.1234567},
             {"delay": 86_400 * 365.25},
             {"delay": 0.0},
             {"run_at": datetime(2001, 1, 1, tzinfo=UTC)},

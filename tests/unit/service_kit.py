@@ -15,7 +15,7 @@ from ropeway.runtime.clock import ManualClock
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 #: The calls that are counted.
-WATCHED = ("find_key", "note_use", "take_tokens", "count", "queue_settings", "held_keys", "now")
+WATCHED = ("find_key", "note_use", "take_tokens", "count", "queue_settings", "kept_out", "now")
 
 
 class Time(ManualClock):

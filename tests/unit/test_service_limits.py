@@ -20,6 +20,7 @@ from ropeway.core.errors import (
 )
 from ropeway.core.job import NewJob
 from ropeway.core.query import Count, QueueSettings
+from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine
 from ropeway.service.access import Principal
 from ropeway.service.buckets import HOLD_SECONDS, Bucket, Purpose
@@ -679,14 +680,21 @@ async def test_gauges_and_settings_of_tenants_who_are_gone_are_dropped() -> None
 # ── jobs whose key is known ──
 
 
+KNOWN = {
+    "keys": [NewJob("t", idempotency_key="a"), NewJob("t", idempotency_key="b")],
+    "unique": [NewJob("t", unique=Unique(by="key", key="a")), NewJob("t", b"[1]", unique=Unique(within=60.0))],
+    "both": [NewJob("t", idempotency_key="a"), NewJob("t", unique=Unique())],
+}
+
+
+@pytest.mark.parametrize("first", KNOWN.values(), ids=KNOWN)
 @pytest.mark.parametrize("by", ["queue", "quota"])
-async def test_a_known_key_needs_no_room(by: str) -> None:
+async def test_what_is_known_needs_no_room(by: str, first: list[NewJob]) -> None:
     async with counting() as (engine, time):
         who = holder() if by == "queue" else holder(max_queued=2)
         if by == "queue":
             await engine.set_queue("default", QueueSettings(depth_limit=2))
         admission = gate(engine, time)
-        first = [NewJob("t", idempotency_key="a"), NewJob("t", idempotency_key="b")]
         async with admission.admitted(who, first):
             await engine.enqueue(first)
         for again in (first, first[:1]):
@@ -694,6 +702,8 @@ async def test_a_known_key_needs_no_room(by: str) -> None:
                 assert all(answer.deduplicated for answer in await engine.enqueue(again))
         with pytest.raises(LimitError):
             await admission.enqueue(who, [NewJob("t", idempotency_key="c")])
+        with pytest.raises(LimitError):
+            await admission.enqueue(who, [NewJob("t", b"[2]", unique=Unique())])
         with pytest.raises(LimitError):
             await admission.enqueue(who, [*first, NewJob("t", idempotency_key="c")])
         with pytest.raises(LimitError):
@@ -718,10 +728,10 @@ async def test_keys_are_looked_for_only_where_there_is_no_room() -> None:
         admission = gate(engine, time, max_queued=3)
         await admission.enqueue(holder(), [NewJob("t", idempotency_key=key) for key in "abc"])
         await enqueue_many(engine, 3)
-        assert engine.asked["held_keys"] == 0
+        assert engine.asked["kept_out"] == 0
         with pytest.raises(QuotaExceeded):
             await admission.enqueue(holder(), some(1))
-        assert engine.asked["held_keys"] == 0, "it has no key"
+        assert engine.asked["kept_out"] == 0, "it has no key"
         with pytest.raises(QuotaExceeded):
             await admission.enqueue(holder(), some(1, idempotency_key="k"))
-        assert engine.asked["held_keys"] == 1
+        assert engine.asked["kept_out"] == 1

@@ -17,7 +17,7 @@ import pytest
 
 from ropeway.core.states import State
 from ropeway.runtime.backoff import Backoff
-from ropeway.worker import supervisor as supervising
+from ropeway.worker import nursery
 from ropeway.worker.family import Child
 from ropeway.worker.options import WorkerOptions
 from ropeway.worker.supervisor import Supervisor
@@ -51,7 +51,7 @@ async def supervised(
 
 
 def ready(parent: Supervisor) -> list[Child]:
-    return [child for child in parent._children.values() if child.ready and child.alive]
+    return [child for child in parent._nursery.children.values() if child.ready and child.alive]
 
 
 # ── starting ──
@@ -61,7 +61,7 @@ def ready(parent: Supervisor) -> list[Child]:
 async def test_a_start_that_the_system_refuses_is_tried_again(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervising, "Backoff", lambda *_: Backoff(0.01, 0.01))
+    monkeypatch.setattr(nursery, "Backoff", lambda *_: Backoff(0.01, 0.01))
     refusals = 2
     start = Child.start
 
@@ -111,7 +111,7 @@ async def test_a_replacement_that_refuses_does_not_end_a_worker_that_works(
         await until(lambda: running.done() or len(ready(parent)) == 2, "both are ready")
         broken.touch()
         ready(parent)[0].kill()
-        await until(lambda: running.done() or parent._failed_starts >= 1, "its replacement refuses")
+        await until(lambda: running.done() or parent._nursery.failed_starts >= 1, "its replacement refuses")
         assert not running.done()
         await store.reach(await store.add("quick", 3), State.SUCCEEDED)
         broken.unlink()

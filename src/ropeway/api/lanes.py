@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
 
 #: How many get batons after a full batch: a burst reaches a long line in a few steps.
 _AFTER_FULL = 2
@@ -15,24 +16,55 @@ _FAR = 60.0
 SOON = 0.001
 
 
-class Waiter:
-    """One call that waits. Costs a future and a timer, no task of its own."""
+class Caller(Protocol):
+    """The one who waits, at the other end of a connection."""
 
-    __slots__ = ("batons", "expired", "lanes", "woken")
+    async def present(self) -> bool:
+        """Whether it is still there, without waiting."""
+
+    def disconnected(self) -> Coroutine[Any, Any, None]:
+        """Returns when it has gone."""
+
+
+class Waiter:
+    """One call that waits, no longer than it asked to and no longer than its caller is there."""
+
+    __slots__ = ("_timer", "_watching", "batons", "expired", "gone", "lanes", "woken")
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
         #: The lanes in which it is this waiter's turn to look.
         self.batons: set[Lane] = set()
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Why it is to wait no longer: its time is over, or nobody is there to be answered.
         self.expired = False
+        self.gone = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def settle_down(self, deadline: float, caller: Caller) -> None:
+        """From here on it waits: until the deadline, in the loop's time."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(deadline, self._expire)
+        self._watching = loop.create_task(caller.disconnected())
+        self._watching.add_done_callback(self._lose)
+
+    def get_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
     def wake(self) -> None:
         if not self.woken.done():
             self.woken.set_result(None)
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         self.expired = True
+        self.wake()
+
+    def _lose(self, _watching: asyncio.Task[None]) -> None:
+        self.gone = True
         self.wake()
 
 

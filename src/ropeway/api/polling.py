@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ropeway.api.lanes import SOON, Lane, Waiter, note_look
+from ropeway.api.lanes import SOON, Caller, Lane, Waiter, note_look
 from ropeway.core.errors import QuotaExceeded, RopewayError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -85,19 +85,18 @@ class Polls:
         attempt: Attempt,
         *,
         full: Callable[[LeaseBatch], bool],
-        present: Callable[[], Awaitable[bool]],
+        caller: Caller,
     ) -> LeaseBatch | None:
         """What `attempt` gets, waiting up to `wait` seconds for it to get something; None when it did not look.
 
-        `full` says whether a batch leaves it possible that there is more. `present` says whether the caller is
-        still there: one that has gone passes its turn on.
+        `full` says whether a batch leaves it possible that there is more. A caller that goes away leaves the line
+        at once; one whose turn it is passes it on.
         """
         if wait <= 0 or self._stopping.is_set():
             return await attempt()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         waiter = Waiter(self._enter(tenant, queues))
-        timer = None
         batch = None
         try:
             # Listening begins before the first look, so that nothing is missed between the two.
@@ -113,45 +112,40 @@ class Polls:
                 self._join(waiter, batch, before)
             else:
                 self._join(waiter)
-            timer = loop.call_at(deadline, waiter.expire)
+            waiter.settle_down(deadline, caller)
             while True:
                 await waiter.woken
                 if self._stopping.is_set() or (waiter.expired and not waiter.batons):
                     return batch
                 waiter.woken = loop.create_future()
-                if not await present():
+                if waiter.gone or not await caller.present():
                     return None
                 batch = await self._look(waiter, attempt, full)
                 if batch.leases or waiter.expired:
                     return batch
         finally:
-            if timer is not None:
-                timer.cancel()
             self._leave(waiter)
 
     async def hint(
-        self, tenant: str, queues: Iterable[str], wait: float, *, after: int | None = None
+        self, tenant: str, queues: Iterable[str], wait: float, *, caller: Caller, after: int | None = None
     ) -> tuple[bool, int]:
         """Whether work may be there, waiting up to `wait` seconds for a signal; and the number of the newest one.
 
         Given again as `after`, it lets no signal be missed between two calls to the same process. To another
-        process it means nothing, and is as good as none.
+        process it means nothing, and is as good as none. The waiting ends when the caller goes away.
         """
         waiter = Waiter(self._enter(tenant, queues))
-        timer = None
         try:
             await self._until_ready(waiter.lanes)
             known = after if after is not None and self._origin <= after <= self._tick else self._next_tick()
             if not any(lane.signalled > known for lane in waiter.lanes) and wait > 0:
                 for lane in waiter.lanes:
                     lane.hints.add(waiter)
-                timer = asyncio.get_running_loop().call_later(wait, waiter.expire)
                 if not self._stopping.is_set():
+                    waiter.settle_down(asyncio.get_running_loop().time() + wait, caller)
                     await waiter.woken
             return any(lane.signalled > known for lane in waiter.lanes), self._next_tick()
         finally:
-            if timer is not None:
-                timer.cancel()
             self._leave(waiter)
 
     async def close(self) -> None:
@@ -206,6 +200,7 @@ class Polls:
                 lane.empty = True
 
     def _leave(self, waiter: Waiter) -> None:
+        waiter.get_up()
         now = asyncio.get_running_loop().time()
         for lane in waiter.lanes:
             lane.line.pop(waiter, None)

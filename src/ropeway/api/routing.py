@@ -7,7 +7,7 @@ a problem. It parses nothing, calls a service and renders.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -102,13 +102,13 @@ class Call:
         value = self.headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
-    async def disconnected(self) -> None:
-        """Returns when the client has gone. For one caller at a time, after the body was read."""
+    def disconnected(self) -> Coroutine[Any, Any, None]:
+        """Returns when the client has gone. After the body was read."""
         assert self.receive is not None, "the frame gives it before it calls a handler"  # noqa: S101
-        await until_gone(self.receive)
+        return until_gone(self.receive)
 
     async def present(self) -> bool:
-        """Whether the client is still there, without waiting. Not beside `disconnected`."""
+        """Whether the client is still there, without waiting. After the body was read."""
         assert self.receive is not None, "the frame gives it before it calls a handler"  # noqa: S101
         return await is_present(self.receive)
 

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from ropeway.api.streams import Listener, News, Streams, Wants
+from ropeway.api.listeners import Listener, News, Wants
+from ropeway.api.streams import Streams
 from ropeway.core.errors import BadCursor, NotFound, RopewayError
 from ropeway.core.states import TERMINAL_STATES, State
 from ropeway.service.jobs import Jobs

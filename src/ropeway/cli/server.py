@@ -135,7 +135,7 @@ async def run(settings: Settings, *, auth: bool, upkeep: bool) -> None:
     stopping = stop_on_signals()
     outage = Outage(logs.logger("ropeway.server"))
     metrics = WorkerMetrics()
-    engine = engine_for(settings)
+    engine = engine_for(settings, serving=True)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
         for step in (partial(make_first_tables, engine), engine.open):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ropeway.core.decide import Rules
@@ -38,30 +38,36 @@ def engine_rules(settings: Settings) -> EngineRules:
     )
 
 
-def engine_for(settings: Settings) -> Engine:
-    """The engine that the settings name, not yet opened."""
+def engine_for(settings: Settings, *, serving: bool = False) -> Engine:
+    """The engine that the settings name, not yet opened.
+
+    `serving`: behind each call somebody waits for the answer to a request. A store that others can hold up ends
+    such a call after a few seconds.
+    """
     rules = engine_rules(settings)
     scheme = urlsplit(settings.url).scheme
     match scheme:
         case "memory":
-            memory: Engine = _load("memory", "MemoryEngine")(rules)
+            memory: Engine = _load("memory").MemoryEngine(rules)
             return memory
         case "sqlite":
-            sqlite: Engine = _load("sqlite", "SqliteEngine")(
+            sqlite: Engine = _load("sqlite").SqliteEngine(
                 sqlite_path(settings.url), rules, durability=settings.durability
             )
             return sqlite
         case "postgresql" | "postgres":
-            postgres: Engine = _load("postgres", "PostgresEngine")(
+            room = _load("postgres")
+            postgres: Engine = room.PostgresEngine(
                 settings.url,
                 rules,
                 schema=settings.schema,
                 listen_url=settings.listen_url,
                 durability=settings.durability,
+                bounds=room.REQUESTS if serving else None,
             )
             return postgres
         case "http" | "https":
-            remote: Engine = _load("remote", "RemoteEngine")(settings.url, settings.token)
+            remote: Engine = _load("remote").RemoteEngine(settings.url, settings.token)
             return remote
     raise ConfigurationError(
         f"no engine for a URL that starts with {scheme or 'nothing'!r}", hint=f"use one of {KNOWN}"
@@ -79,14 +85,12 @@ def sqlite_path(url: str) -> str:
     return path
 
 
-def _load(room: str, name: str) -> type:
+def _load(room: str) -> Any:
     try:
-        module = import_module(f"ropeway.engines.{room}")
+        return import_module(f"ropeway.engines.{room}")
     except ModuleNotFoundError as error:
         if error.name == "asyncpg":
             raise ConfigurationError(
                 "the PostgreSQL driver is not installed", hint="pip install 'ropeway[postgres]'"
             ) from None
         raise
-    engine: type = getattr(module, name)
-    return engine

@@ -494,8 +494,9 @@ class Limiting(Protocol):
         step, by the engine's clock). A bucket that was not used for a day is forgotten by `prune`."""
         ...
 
-    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
-        """Those of these idempotency keys that are taken now: `enqueue` stores no job that comes with one."""
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        """Which of these jobs a key or a unique rule keeps out now: `enqueue` stores nothing for them, it answers
+        with an earlier job or refuses another body. How they keep out one another is not looked at."""
         ...
 
 

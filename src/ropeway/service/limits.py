@@ -117,15 +117,17 @@ class Admission:
         return _Admitted(self._admit(principal, jobs))
 
     async def _admit(self, principal: Principal, jobs: Sequence[NewJob]) -> list[tuple[Gauge, int]]:
-        """Where there is no room, a job whose key is taken needs none: the store answers with the first one."""
+        """Where there is no room, a job that a key or a unique rule keeps out needs none: the store answers with
+        the first one."""
         try:
             return await self._admit_new(principal, jobs)
         except (QueueFull, QuotaExceeded):
-            keys = {job.idempotency_key for job in jobs if job.idempotency_key is not None}
-            held = await self._engine.held_keys(keys, tenant=principal.tenant) if keys else keys
-            if not held:
+            if all(job.idempotency_key is None and job.unique is None for job in jobs):
                 raise
-        new = [job for job in jobs if job.idempotency_key not in held]
+            kept_out = await self._engine.kept_out(jobs, tenant=principal.tenant)
+            if not any(kept_out):
+                raise
+        new = [job for job, out in zip(jobs, kept_out, strict=True) if not out]
         return await self._admit_new(principal, new) if new else []
 
     async def _admit_new(self, principal: Principal, jobs: Sequence[NewJob]) -> list[tuple[Gauge, int]]:

@@ -1,6 +1,7 @@
 """The worker: a parent that keeps leases alive and children that run handlers.
 
-supervisor (parent) ── starts children, extends their grants from outside the interpreter that runs handlers
+supervisor (parent) ── nursery (starts and replaces children), keeper (extends their grants from outside the
+  │                    interpreter that runs handlers), aftermath (ends the grants of the dead)
   └─ worker (child) ── fetcher → runner (buffer, slots) → executor → completer
        └─ isolated  ── one job in a process of its own: CPU-bound handlers, and suspects of a crash
 """

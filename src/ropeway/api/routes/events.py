@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TypeVar
 
+from ropeway.api.listeners import Wants
 from ropeway.api.rendering import missing_job
 from ropeway.api.routing import Call, Reply, Route, Stream
 from ropeway.api.seals import TICKET_SECONDS
 from ropeway.api.sse import Chunks, job_stream, parse_seq, tail_stream
-from ropeway.api.streams import Wants
 from ropeway.core import fields
 from ropeway.core.access import Scope
 from ropeway.core.errors import QuotaExceeded

@@ -88,7 +88,7 @@ async def take(call: Call, queues: Sequence[str | Weighted], body: LeaseBody) ->
     wait = min(body.wait, MAX_WAIT)
     with _place(call, wait):
         batch = await deps.polls.lease(
-            tenant, names, wait, attempt, full=lambda batch: len(batch.leases) >= asked, present=call.present
+            tenant, names, wait, attempt, full=lambda batch: len(batch.leases) >= asked, caller=call
         )
     if batch is None or not batch.leases:
         return batch
@@ -192,7 +192,7 @@ async def wait_for_work(call: Call) -> Reply:
     queues = [fields.check_name(queue, "queues") for queue in body.queues]
     wait = min(body.wait, MAX_WAIT)
     with _place(call, wait):
-        signalled, number = await call.deps.polls.hint(call.tenant, queues, wait, after=body.after)
+        signalled, number = await call.deps.polls.hint(call.tenant, queues, wait, caller=call, after=body.after)
     await call.confirm()
     return Reply(200, {"signalled": signalled, "number": number})
 

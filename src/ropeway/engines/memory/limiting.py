@@ -1,14 +1,10 @@
-"""Limiting: buckets of tokens that all callers share, and which keys are taken."""
+"""Limiting: buckets of tokens that all callers share."""
 
 from __future__ import annotations
-
-from collections.abc import Collection
 
 from ropeway.core import limits
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.limits import FORGET_AFTER, FORGET_TICKETS_AFTER, TICKETS, Taken
-from ropeway.core.states import LIVE_STATES
-from ropeway.core.unique import KeyKind, key_is_free
 from ropeway.engines.memory.store import MemoryStore, later
 
 
@@ -20,17 +16,6 @@ class MemoryLimiting(MemoryStore):
         after, taken = limits.take(before, wanted, rate=rate, burst=burst, now=self.clock.now())
         self.buckets[tenant, name] = after
         return taken
-
-    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
-        return {key for key in keys if self._is_held(tenant, key)}
-
-    def _is_held(self, tenant: str, key: str) -> bool:
-        row = self.job_keys.get((tenant, KeyKind.IDEMPOTENCY, key))
-        if row is None:
-            return False
-        now, job = self.clock.now(), self.jobs.get(row.job_id)
-        ended = job is None or job.state(now) not in LIVE_STATES
-        return not key_is_free(until=row.until, now=now, job_ended=ended)
 
     def forget_buckets(self) -> None:
         """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""

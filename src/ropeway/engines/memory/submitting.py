@@ -21,6 +21,15 @@ class MemorySubmitting(MemoryStore):
         check_batch(jobs, self.clock.now(), self.rules.max_payload_bytes)
         return self.enqueue_all(jobs, tenant)
 
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        return [self._is_kept_out(job, tenant) for job in jobs]
+
+    def _is_kept_out(self, job: NewJob, tenant: str) -> bool:
+        try:
+            return self._known(job, tenant) is not None
+        except IdempotencyMismatch:
+            return True
+
     def enqueue_all(self, jobs: Sequence[NewJob], tenant: str) -> list[Enqueued]:
         """Store every job that no key keeps out. What was stored is taken back when a later one is refused."""
         answers: list[Enqueued] = []

@@ -87,4 +87,5 @@ class PostgresBeating(PostgresOutcomes):
         keep: Collection[UUID] = (),
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        return await take_back(self, "owned_grants", (tenant, owner, list(keep)), started, lost, sys.maxsize)
+        grants = (tenant, owner, list(keep))
+        return await take_back(self, "owned_grants", grants, started, lost, sys.maxsize, channel=self.acts)

@@ -19,6 +19,8 @@ from ropeway.core.errors import ConfigurationError, EngineError, Indeterminate, 
 
 CONNECT_TIMEOUT = 5.0
 STATEMENT_TIMEOUT = 30.0
+#: Seconds that a server has to say that it has cancelled a statement; then nobody waits for it any more.
+GRACE = 2.0
 
 #: The server rolled the statement back and said why: nothing was stored.
 _ROLLED_BACK = (
@@ -77,6 +79,32 @@ class Address(msgspec.Struct, frozen=True):
         return f"postgresql://{host}{port}{parts.path}"
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Seconds that a statement may take in all, that it may wait for a lock, and that its transaction may idle.
+
+    The server ends what takes longer, so it is known that nothing was stored. Behind a transaction pooler a
+    session's settings would be somebody else's. There a call carries them in a transaction of its own, at the
+    price of two more round trips; where that is too much, this side cancels it after `statement` seconds.
+    """
+
+    statement: float
+    lock: float
+    idle: float
+
+    def settings(self, command: str) -> str:
+        """`SET` or `SET LOCAL` statements."""
+        values = {
+            "statement_timeout": self.statement,
+            "lock_timeout": self.lock,
+            "idle_in_transaction_session_timeout": self.idle,
+        }
+        return "; ".join(f"{command} {name} = {seconds * 1000:.0f}" for name, seconds in values.items())
+
+
+#: For what somebody waits for at the other end of a request.
+REQUESTS = Bounds(statement=5.0, lock=2.0, idle=10.0)
+
+
 class Turns:
     """A lock whose holder, when it is done, first lets the next one start.
 
@@ -104,8 +132,11 @@ class Turns:
 class Channel:
     """One connection, for one call at a time; connects again after it broke."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, bounds: Bounds | None = None, *, carries: bool = False) -> None:
+        """`carries`: behind a pooler, each call has its bounds with it."""
         self._address = address
+        self._bounds = bounds
+        self._carried = bounds.settings("SET LOCAL") if bounds and carries and address.pooled else None
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._lock = Turns()
         self._unconfirmed = False
@@ -116,7 +147,11 @@ class Channel:
         async with self._lock:
             connection = await self._connected()
             with Explained(writes):
-                rows = await connection.fetch(statement, *arguments)
+                if self._carried is None:
+                    rows = await connection.fetch(statement, *arguments)
+                else:
+                    async with self._begun(connection):
+                        rows = await connection.fetch(statement, *arguments)
             self._check_confirmed()
             return rows
 
@@ -125,7 +160,11 @@ class Channel:
         async with self._lock:
             connection = await self._connected()
             with Explained(writes):
-                value = await connection.fetchval(statement, *arguments)
+                if self._carried is None:
+                    value = await connection.fetchval(statement, *arguments)
+                else:
+                    async with self._begun(connection):
+                        value = await connection.fetchval(statement, *arguments)
             self._check_confirmed()
             return value
 
@@ -135,7 +174,7 @@ class Channel:
         async with self._lock:
             connection = await self._connected()
             with Explained(writes=True):
-                async with connection.transaction():
+                async with self._begun(connection):
                     yield connection
             self._check_confirmed()
 
@@ -146,6 +185,13 @@ class Channel:
             connection = await self._connected()
             with Explained(writes=True):
                 yield connection
+
+    @asynccontextmanager
+    async def _begun(self, connection: asyncpg.Connection[asyncpg.Record]) -> AsyncIterator[None]:
+        async with connection.transaction():
+            if self._carried is not None:
+                await connection.execute(self._carried)
+            yield
 
     async def close(self) -> None:
         self._closed = True
@@ -162,7 +208,7 @@ class Channel:
             raise Unavailable("this engine is closed", hint="open another one")
         self._unconfirmed = False
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._address)
+            self._connection = await connect(self._address, bounds=self._bounds)
             self._connection.add_log_listener(self._heard)
         return self._connection
 
@@ -204,17 +250,22 @@ def unconfirmed() -> Indeterminate:
 
 
 async def connect(
-    address: Address, *, statement_timeout: float | None = STATEMENT_TIMEOUT
+    address: Address, *, statement_timeout: float | None = STATEMENT_TIMEOUT, bounds: Bounds | None = None
 ) -> asyncpg.Connection[asyncpg.Record]:
     """A new connection; Unavailable or ConfigurationError when there is none to be had."""
+    if bounds is not None:
+        statement_timeout = bounds.statement if address.pooled else bounds.statement + GRACE
     try:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_TIMEOUT,
             command_timeout=statement_timeout,
             # A transaction pooler hands each transaction another backend: nothing prepared may be relied on.
             statement_cache_size=0 if address.pooled else 100,
         )
+        if bounds is not None and not address.pooled:
+            await _set(connection, bounds)
+        return connection  # noqa: TRY300 - what goes wrong with the settings is told like the rest
     except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
         raise ConfigurationError(
             f"{address.shown} refused the user or password", hint="check ROPEWAY_URL"
@@ -229,6 +280,15 @@ async def connect(
         raise Unavailable(
             f"no connection to {address.shown}: {_plain(error)}", hint="is PostgreSQL running there?"
         ) from error
+
+
+async def _set(connection: asyncpg.Connection[asyncpg.Record], bounds: Bounds) -> None:
+    """Once for the session. Not in the startup message: a pooler that keeps sessions whole may refuse it there."""
+    try:
+        await connection.execute(bounds.settings("SET"))
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 class Explained:

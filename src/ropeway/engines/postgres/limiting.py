@@ -1,8 +1,7 @@
-"""Limiting: buckets of tokens that all processes share, and which keys are taken."""
+"""Limiting: buckets of tokens that all processes share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import UTC, datetime
 
 from ropeway.core import limits
@@ -24,12 +23,6 @@ class PostgresLimiting(PostgresStore):
         )
         _, taken = limits.take(Bucket(tokens, _SAME), wanted, rate=rate, burst=burst, now=_SAME)
         return taken
-
-    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
-        if not keys:
-            return set()
-        rows = await self.reads.fetch(self.sql("limiting", "held_keys"), tenant, list(keys), writes=False)
-        return {row["key"] for row in rows}
 
     async def forget_buckets(self) -> None:
         """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""

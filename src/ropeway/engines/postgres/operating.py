@@ -29,7 +29,7 @@ REDRIVE_STEP = 500
 class PostgresOperating(PostgresStore):
     async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
         rows = await self.with_partitions(
-            lambda: self.chores.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
+            lambda: self.acts.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
         )
         unchanged = [id for id, row in zip(ids, rows, strict=True) if not row["before"]]
         states = await after_write(self._states(tenant, unchanged))
@@ -56,7 +56,7 @@ class PostgresOperating(PostgresStore):
     async def _redrive(self, ids: Sequence[UUID], by: str | None, tenant: str) -> list[asyncpg.Record]:
         detail = None if by is None else msgspec.json.encode({"by": by}).decode()
         rows = await self.with_partitions(
-            lambda: self.chores.fetch(self.sql("operating", "redrive_jobs"), tenant, list(ids), detail)
+            lambda: self.acts.fetch(self.sql("operating", "redrive_jobs"), tenant, list(ids), detail)
         )
         self.wakeups.signal({(tenant, row["queue"]) for row in rows if row["before"]})
         return rows
@@ -85,7 +85,8 @@ class PostgresOperating(PostgresStore):
         retried: list[UUID] = []
         for start in range(0, len(rows), REDRIVE_STEP):
             step = [row["id"] for row in rows[start : start + REDRIVE_STEP]]
-            done = await self._redrive(step, by, tenant)
+            redriving = self._redrive(step, by, tenant)
+            done = await (after_write(redriving) if retried else redriving)
             retried += [id for id, row in zip(step, done, strict=True) if row["before"]]
         return RedriveReport(matched, retried, more=matched > limit)
 
@@ -103,7 +104,7 @@ class PostgresOperating(PostgresStore):
             run_at = check_time(run_at, "run_at")
         operating.check_reschedule(run_at, delay, priority, queue, await self.clock_for(run_at))
         rows = await self.with_partitions(
-            lambda: self.chores.fetch(
+            lambda: self.acts.fetch(
                 self.sql("operating", "reschedule_job"), tenant, id, run_at, delay, priority, queue
             )
         )
@@ -116,7 +117,7 @@ class PostgresOperating(PostgresStore):
 
     async def delete(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
         async def run() -> dict[UUID, State]:
-            async with self.chores.transaction() as connection:
+            async with self.acts.transaction() as connection:
                 cancelled = await connection.fetch(
                     self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, True)
                 )
@@ -152,7 +153,7 @@ class PostgresOperating(PostgresStore):
 
     async def _set_paused(self, tenant: str, queue: str, paused: bool) -> None:
         arguments: tuple[Any, ...] = (tenant, check_name(queue, "queue"), paused)
-        await self.chores.fetch(self.sql("operating", "pause"), *arguments)
+        await self.acts.fetch(self.sql("operating", "pause"), *arguments)
 
     async def queue_settings(self, *, tenant: str = DEFAULT_TENANT) -> dict[str, QueueSettings]:
         rows = await self.access.fetch(self.sql("operating", "queue_settings"), tenant, writes=False)
@@ -160,7 +161,7 @@ class PostgresOperating(PostgresStore):
 
     async def set_queue(self, queue: str, settings: QueueSettings, *, tenant: str = DEFAULT_TENANT) -> None:
         check_name(queue, "queue")
-        await self.chores.fetch(
+        await self.acts.fetch(
             self.sql("operating", "set_queue"),
             tenant, queue, settings.depth_limit, settings.require_key, settings.lease_seconds,
         )  # fmt: skip

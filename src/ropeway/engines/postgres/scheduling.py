@@ -33,7 +33,7 @@ class PostgresScheduling(PostgresSubmitting):
     ) -> Schedule:
         now = await self.now()
         while True:
-            async with self.chores.transaction() as connection:
+            async with self.acts.transaction() as connection:
                 row = await connection.fetchrow(self._schedule_sql("lock_schedule"), tenant, schedule.name)
                 if row is not None and not replace:
                     raise firing.name_taken(schedule.name)
@@ -60,12 +60,12 @@ class PostgresScheduling(PostgresSubmitting):
         return _the_schedule(rows[0] if rows else None, name)
 
     async def pause_schedule(self, name: str, paused: bool, *, tenant: str = DEFAULT_TENANT) -> Schedule:
-        async with self.chores.transaction() as connection:
+        async with self.acts.transaction() as connection:
             row = await connection.fetchrow(self._schedule_sql("pause_schedule"), tenant, name, paused)
             return _the_schedule(row, name)
 
     async def delete_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
-        if not await self.chores.fetch(self._schedule_sql("delete_schedule"), tenant, name):
+        if not await self.acts.fetch(self._schedule_sql("delete_schedule"), tenant, name):
             raise NotFound("no such schedule")
 
     async def run_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> UUID:

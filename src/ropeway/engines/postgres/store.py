@@ -15,7 +15,7 @@ from ropeway.core.errors import ConfigurationError, NotSupported, Unavailable
 from ropeway.engines import sqlfile
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.choosing import PriorityOrders
-from ropeway.engines.postgres.connection import Address, Channel
+from ropeway.engines.postgres.connection import Address, Bounds, Channel
 from ropeway.engines.postgres.cursors import BUDGET, LaneCursors
 from ropeway.engines.postgres.grants import GrantBook
 from ropeway.engines.postgres.pool import Pool
@@ -56,6 +56,7 @@ class PostgresStore:
         schema: str = "ropeway",
         listen_url: str | None = None,
         durability: Literal["full", "relaxed"] = "full",
+        bounds: Bounds | None = None,
         test_clock: bool = False,
         sweep_budget: float = BUDGET,
         days_ahead: int = DAYS_AHEAD,
@@ -74,18 +75,22 @@ class PostgresStore:
         self.days_ahead = days_ahead
         clock = sqlfile.fill(TEST_CLOCK, {"schema": schema}) if test_clock else REAL_CLOCK
         self.holes = {"schema": schema, "now": clock}
+        self.bounds = bounds
         #: One connection each, made when first used: a claim never waits behind a report, a heartbeat never behind
-        #: a chore, a job without a key never behind a held key, a request's admission never behind any of them.
-        self.claims = Channel(self.address)
-        self.outcomes = Channel(self.address)
-        self.inserts = Channel(self.address)
-        self.keyed = Channel(self.address)
-        self.beats = Channel(self.address)
-        self.signals = Channel(self.address)
-        self.notes = Channel(self.address)
+        #: a chore, a job without a key never behind a held key, an operator never behind upkeep, a request's
+        #: admission never behind any of them.
+        self.claims = Channel(self.address, bounds)
+        self.outcomes = Channel(self.address, bounds)
+        self.inserts = Channel(self.address, bounds)
+        self.keyed = Channel(self.address, bounds)
+        self.beats = Channel(self.address, bounds)
+        self.signals = Channel(self.address, bounds)
+        self.notes = Channel(self.address, bounds)
+        self.acts = Channel(self.address, bounds, carries=True)
+        self.reads = Channel(self.address, bounds)
+        self.access = Channel(self.address, bounds)
+        #: Upkeep and migrations take the time they take.
         self.chores = Channel(self.address)
-        self.reads = Channel(self.address)
-        self.access = Channel(self.address)
         #: What handlers write in transactions of their own, for as long as each takes.
         self.handlers = Pool(self.address)
         self.cursors = LaneCursors(sweep_budget)
@@ -183,9 +188,10 @@ class PostgresStore:
             self.beats,
             self.signals,
             self.notes,
-            self.chores,
+            self.acts,
             self.reads,
             self.access,
+            self.chores,
         ):
             await channel.close()
         await self.handlers.close()

@@ -82,6 +82,16 @@ class PostgresSubmitting(PostgresStore):
             answers = await self._wait_for_keys(_submissions([(tenant, job) for job in jobs]))
         return [_raised(answer) for answer in answers]
 
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        batch = _submissions([(tenant, job) for job in jobs])
+        _, kinds, keys, ids, _, spans, states = self._keys(batch)
+        if not keys:
+            return [False] * len(batch)
+        statement = self.sql("submitting", "kept_out")
+        rows = await self.reads.fetch(statement, tenant, kinds, keys, ids, spans, states, writes=False)
+        known = {row["job_id"] for row in rows}
+        return [submission.id in known for submission in batch]
+
     async def enqueue_in(
         self, connection: Any, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT
     ) -> list[UUID]:
@@ -154,7 +164,7 @@ class PostgresSubmitting(PostgresStore):
                 await self._waiters.acquire()
         except TimeoutError:
             raise in_flight() from None
-        channel = Channel(self.address)
+        channel = Channel(self.address, self.bounds)
         try:
             left = max(deadline - loop.time(), ALONE_LOCK_TIMEOUT)
             return await self._insert_keyed(batch, all_or_none=len(batch) > 1, lock_timeout=left, channel=channel)

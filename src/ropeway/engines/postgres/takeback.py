@@ -19,9 +19,10 @@ from ropeway.core.states import State
 from ropeway.engines.postgres.rows import known_policy
 from ropeway.engines.postgres.transitions import apply_transitions
 from ropeway.engines.protocol import Rescued
-from ropeway.engines.settling import Change
+from ropeway.engines.settling import Change, after_write
 
 if TYPE_CHECKING:
+    from ropeway.engines.postgres.connection import Channel
     from ropeway.engines.postgres.store import PostgresStore
 
 
@@ -36,13 +37,16 @@ async def take_back(
     started: Collection[UUID] | None,
     lost: Lost,
     limit: int,
+    *,
+    channel: Channel | None = None,
 ) -> list[Rescued]:
     """End grants that the statement `grants` locks, until about `limit` jobs were taken back: started jobs (None:
-    all) are lost, the rest released."""
+    all) are lost, the rest released. A chore, unless somebody waits for it on another `channel`."""
     rescued: list[Rescued] = []
     while len(rescued) < limit:
         step = min(STEP, limit - len(rescued))
-        ended, taken = await _step(store, grants, arguments, started, lost, step)
+        taking = _step(store, channel or store.chores, grants, arguments, started, lost, step)
+        ended, taken = await (after_write(taking) if rescued else taking)
         rescued += taken
         if not ended:
             break
@@ -51,6 +55,7 @@ async def take_back(
 
 async def _step(
     store: PostgresStore,
+    channel: Channel,
     grants: str,
     arguments: tuple[Any, ...],
     started: Collection[UUID] | None,
@@ -60,7 +65,7 @@ async def _step(
     """One transaction of it: how many grants are gone, and the jobs that were taken back."""
 
     async def run() -> tuple[int, list[tuple[asyncpg.Record, asyncpg.Record]]]:
-        async with store.chores.transaction() as connection:
+        async with channel.transaction() as connection:
             tokens: list[UUID] = []
             jobs = 0
             for row in await connection.fetch(store.sql("upkeeping", grants), *arguments):

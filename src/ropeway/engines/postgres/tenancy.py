@@ -16,7 +16,7 @@ class PostgresTenancy(PostgresStore):
     async def create_tenant(self, tenant: NewTenant) -> Tenant:
         limits = tenancy.limits_text(tenant.limits)
         try:
-            (row,) = await self.chores.fetch(
+            (row,) = await self.acts.fetch(
                 self._tenancy_sql("create_tenant"), tenant.id, tenant.name, tenant.email, tenant.is_active, limits
             )
         except asyncpg.UniqueViolationError:
@@ -38,7 +38,7 @@ class PostgresTenancy(PostgresStore):
         tenancy.check_change(name, email)
         kept = None if limits is None else tenancy.limits_text(limits)
         try:
-            rows = await self.chores.fetch(self._tenancy_sql("change_tenant"), id, name, email, is_active, kept)
+            rows = await self.acts.fetch(self._tenancy_sql("change_tenant"), id, name, email, is_active, kept)
         except asyncpg.UniqueViolationError:
             raise tenancy.tenant_taken() from None
         if not rows:
@@ -47,7 +47,7 @@ class PostgresTenancy(PostgresStore):
 
     async def create_key(self, key: NewKey, *, tenant: str = DEFAULT_TENANT) -> ApiKey:
         try:
-            (row,) = await self.chores.fetch(self._tenancy_sql("create_key"), tenant, *_columns(key))
+            (row,) = await self.acts.fetch(self._tenancy_sql("create_key"), tenant, *_columns(key))
         except asyncpg.ForeignKeyViolationError:
             raise tenancy.no_such_tenant() from None
         except asyncpg.UniqueViolationError:
@@ -67,7 +67,7 @@ class PostgresTenancy(PostgresStore):
     ) -> ApiKey:
         tenancy.check_overlap(overlap)
         try:
-            rows = await self.chores.fetch(
+            rows = await self.acts.fetch(
                 self._tenancy_sql("rotate_key"), tenant, id, float(overlap), *_columns(successor)
             )
         except asyncpg.UniqueViolationError:
@@ -77,7 +77,7 @@ class PostgresTenancy(PostgresStore):
         return _key(rows[0])
 
     async def revoke_key(self, id: str, *, tenant: str = DEFAULT_TENANT) -> ApiKey:
-        rows = await self.chores.fetch(self._tenancy_sql("revoke_key"), tenant, id)
+        rows = await self.acts.fetch(self._tenancy_sql("revoke_key"), tenant, id)
         if not rows:
             raise tenancy.no_such_key()
         return _key(rows[0])

@@ -8,7 +8,7 @@ from uuid import UUID
 from ropeway.core.access import ApiKey, Limits, NewKey, NewTenant, Tenant
 from ropeway.core.auditlog import Action, ActionFilter, NewAction
 from ropeway.core.errors import NotSupported
-from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.limits import Taken
 from ropeway.core.schedule import Fired
 from ropeway.engines.capabilities import Capability
@@ -81,7 +81,7 @@ class WithoutTheStore(WithoutTransactions):
     ) -> Taken:
         raise self._not_here(Capability.TENANCY)
 
-    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
         raise self._not_here(Capability.TENANCY)
 
     async def note_actions(self, actions: Sequence[NewAction], *, tenant: str = DEFAULT_TENANT) -> None:

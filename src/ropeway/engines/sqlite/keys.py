@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ropeway.core.errors import IdempotencyMismatch
 from ropeway.core.job import NewJob
-from ropeway.core.states import LIVE_STATES, State
-from ropeway.core.unique import KeyKind, key_is_free, key_until, unique_key
+from ropeway.core.states import State
+from ropeway.core.unique import KeyKind, key_until, unique_key
 from ropeway.engines.batching import Held, known_by_keys
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.sqlfile import statements
@@ -52,14 +53,11 @@ def keys_of(job: NewJob, tenant: str, window: float) -> Keys | None:
     return Keys(idempotency, unique, fingerprint, window if job.key_window is None else job.key_window)
 
 
-def held(db: sqlite3.Connection, now: int, names: Sequence[KeyName]) -> list[KeyName]:
-    """Those of one tenant's idempotency keys that keep a new job out now."""
-    at = moment(now)
-    return [
-        name
-        for name, one in _look_up(db, now, names)
-        if not key_is_free(until=one.until, now=at, job_ended=one.state not in LIVE_STATES)
-    ]
+def kept_out(db: sqlite3.Connection, now: int, jobs: Sequence[NewJob], tenant: str) -> list[bool]:
+    """Which of a tenant's new jobs a key keeps out now."""
+    asked = [keys_of(job, tenant, 0.0) for job in jobs]
+    ring = KeyRing(db, now, [keys for keys in asked if keys is not None])
+    return [keys is not None and ring.keeps_out(job, keys, {}) for job, keys in zip(jobs, asked, strict=True)]
 
 
 def _look_up(db: sqlite3.Connection, now: int, names: Sequence[KeyName]) -> Iterator[tuple[KeyName, Held]]:
@@ -94,6 +92,13 @@ class KeyRing:
         return known_by_keys(
             job, keys.fingerprint, now, self._holder(keys.idempotency, mine), self._holder(keys.unique, mine)
         )
+
+    def keeps_out(self, job: NewJob, keys: Keys, mine: Taken) -> bool:
+        """Whether no job would be made of this one."""
+        try:
+            return self.known(job, keys, mine) is not None
+        except IdempotencyMismatch:
+            return True
 
     def _holder(self, name: KeyName | None, mine: Taken) -> Held | None:
         return None if name is None else mine.get(name) or self._taken.get(name) or self._held.get(name)

@@ -1,16 +1,13 @@
-"""Limiting: buckets of tokens that all processes share, and which keys are taken."""
+"""Limiting: buckets of tokens that all processes share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 from ropeway.core import limits
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.limits import FORGET_AFTER, FORGET_TICKETS_AFTER, TICKETS, Bucket, Taken
-from ropeway.core.unique import KeyKind
 from ropeway.engines.sqlfile import statements
-from ropeway.engines.sqlite.keys import KeyName, held
 from ropeway.engines.sqlite.rows import micros, moment, seconds
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction, one_by_one
@@ -31,11 +28,6 @@ class SqliteLimiting(SqliteStore):
         self, name: str, wanted: float, *, rate: float, burst: float, tenant: str = DEFAULT_TENANT
     ) -> Taken:
         return await self.write(_take_all, _Wish(tenant, name, wanted, rate, burst))
-
-    async def held_keys(self, keys: Collection[str], *, tenant: str = DEFAULT_TENANT) -> set[str]:
-        now = micros(self.clock.now())
-        names = [KeyName(tenant, KeyKind.IDEMPOTENCY.value, key) for key in keys]
-        return await self.read(lambda db: {name.key for name in held(db, now, names)}) if names else set()
 
     async def forget_buckets(self) -> None:
         """Forget buckets that nobody took from for a day: they would be full again. Those of tickets sooner."""

@@ -13,7 +13,7 @@ from ropeway.core.states import State
 from ropeway.engines.batching import check_batch
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.sqlfile import statements
-from ropeway.engines.sqlite.keys import KeyRing, Keys, Taken, keys_of
+from ropeway.engines.sqlite.keys import KeyRing, Keys, Taken, kept_out, keys_of
 from ropeway.engines.sqlite.rows import micros, moment, seconds, text
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction
@@ -45,6 +45,10 @@ class SqliteSubmitting(SqliteStore):
         check_batch(jobs, self.clock.now(), self.rules.max_payload_bytes)
         asked = submission(tenant, jobs, self.rules.idempotency_window)
         return await self.write(enqueue_all, asked, len(jobs))
+
+    async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
+        now = micros(self.clock.now())
+        return await self.read(lambda db: kept_out(db, now, jobs, tenant))
 
 
 def enqueue_all(tx: Transaction, calls: Sequence[Submission]) -> list[list[Enqueued] | RopewayError]:

@@ -24,7 +24,7 @@ from ropeway.testing.conformance.events import TestHistory, TestLog, TestTail
 from ropeway.testing.conformance.grants import TestEndOfAnOwner, TestHeartbeats, TestOwners, TestRescue
 from ropeway.testing.conformance.inspecting import TestCounts, TestFind, TestGet, TestPages, TestProgress
 from ropeway.testing.conformance.leasing import TestCounters, TestDueTimes, TestLeaseCalls
-from ropeway.testing.conformance.limiting import TestBuckets
+from ropeway.testing.conformance.limiting import TestBuckets, TestKeptOut
 from ropeway.testing.conformance.lines import TestLines
 from ropeway.testing.conformance.operating import (
     TestCancel,
@@ -104,6 +104,7 @@ __all__ = [
     "TestHeartbeats",
     "TestHistory",
     "TestIdempotencyKeys",
+    "TestKeptOut",
     "TestKeptSchedules",
     "TestKeyRaces",
     "TestKeys",

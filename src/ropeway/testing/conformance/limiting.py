@@ -1,4 +1,4 @@
-"""Limiting: buckets that all processes take from, and which keys are taken. What a bucket gives is said by
+"""Limiting: buckets that all processes take from, and which jobs keys keep out. What a bucket gives is said by
 `ropeway.core.limits.take`."""
 
 from __future__ import annotations
@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from ropeway.core.errors import IdempotencyMismatch
 from ropeway.core.limits import FORGET_TICKETS_AFTER, Taken
+from ropeway.core.query import JobFilter
+from ropeway.core.states import State
 from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine
-from ropeway.testing.conformance.kit import DAY, OTHER_TENANT, ack, handles, lease_some, new_job
+from ropeway.testing.conformance.kit import DAY, HOUR, OTHER_TENANT, ack, handles, lease_some, new_job
 from ropeway.testing.conformance.subject import Harness
 from ropeway.testing.conformance.tenancy import with_tenants
 
@@ -123,31 +126,86 @@ class TestBuckets:
             assert (await take(engine, 10, "old", **slow)).granted == pytest.approx(0, abs=0.2)
 
 
-class TestHeldKeys:
-    async def test_a_key_is_held_as_long_as_enqueue_finds_it(self, harness: Harness) -> None:
+class TestKeptOut:
+    """What `kept_out` says is what `enqueue` would do, and changes nothing."""
+
+    async def test_an_idempotency_key_holds_as_long_as_enqueue_finds_it(self, harness: Harness) -> None:
         async with with_tenants(harness) as subject:
             engine = subject.engine
-            asked = ["short", "live", "ever", "free"]
-            assert await engine.held_keys(asked) == set()
+            asked = {key: new_job(idempotency_key=key) for key in ("short", "live", "ever", "free")}
+
+            async def held() -> set[str]:
+                answers = await engine.kept_out(list(asked.values()))
+                return {key for key, out in zip(asked, answers, strict=True) if out}
+
+            assert await held() == set()
             await engine.enqueue([new_job(idempotency_key="short", key_window=DAY)])
             await engine.enqueue([new_job(idempotency_key="ever", key_window=0)])
             for leased in await lease_some(engine, 2):
                 await ack(engine, leased)
             await engine.enqueue([new_job(idempotency_key="live", key_window=DAY, delay=10 * DAY)])
             await subject.advance(DAY - 1)
-            assert await engine.held_keys(asked) == {"short", "live", "ever"}
+            assert await held() == {"short", "live", "ever"}
             await subject.advance(1)
-            assert await engine.held_keys(asked) == {"live", "ever"}, "its window and its job have ended"
+            assert await held() == {"live", "ever"}, "its window and its job have ended"
             await subject.advance(30 * DAY)
             await engine.prune()
-            assert await engine.held_keys(asked) == {"live", "ever"}, "a pruned job's key may outlive it"
-            assert await engine.held_keys([]) == set()
+            assert await held() == {"live", "ever"}, "a pruned job's key may outlive it"
+            assert await engine.kept_out([]) == []
 
-    async def test_neither_other_tenants_nor_unique_rules_hold_it(self, harness: Harness) -> None:
+    async def test_so_does_one_that_came_with_another_body(self, harness: Harness) -> None:
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            await engine.enqueue([new_job(idempotency_key="k")])
+            other = new_job(idempotency_key="k", payload=b'{"other":1}')
+            assert await engine.kept_out([other, new_job()]) == [True, False]
+            with pytest.raises(IdempotencyMismatch):
+                await engine.enqueue([other])
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            Unique(),
+            Unique(by="key", key="k"),
+            Unique(within=HOUR),
+            Unique(by="key", key="k", within=HOUR, states=frozenset({State.DEAD, State.CANCELLED})),
+            Unique(states=frozenset({State.RUNNING, State.SUCCEEDED})),
+        ],
+        ids=["args", "key", "within", "within_of_ended", "of_some_states"],
+    )
+    async def test_a_unique_rule_does_as_long_as_enqueue_finds_a_job(self, harness: Harness, rule: Unique) -> None:
+        """Through the life of the first job; the answer is compared with what `enqueue` then does."""
+        async with with_tenants(harness) as subject:
+            engine = subject.engine
+            kinds = set()
+            for steps in (0, 1, 2, 3):
+                for passed in (0.0, HOUR - 1, HOUR):
+                    # Another type each time: a life of its own.
+                    job = new_job(type=f"t{steps}-{passed:.0f}", queue=f"q{steps}-{passed:.0f}", unique=rule)
+                    await engine.enqueue([job])
+                    if steps == 1:
+                        await lease_some(engine, 1, job.queue)
+                    elif steps == 2:
+                        (leased,) = await lease_some(engine, 1, job.queue)
+                        await ack(engine, leased)
+                    elif steps == 3:
+                        (found,) = (await engine.find(JobFilter(type=job.type))).jobs
+                        await engine.cancel([found.id])
+                    await subject.advance(passed)
+                    (out,) = await engine.kept_out([job])
+                    assert await engine.kept_out([job, new_job(), job]) == [out, False, out], "asking takes no key"
+                    (answer,) = await engine.enqueue([job])
+                    assert answer.deduplicated is out, (steps, passed)
+                    kinds.add(out)
+            assert kinds == {True, False}, "the rule was seen both ways"
+
+    async def test_other_tenants_other_kinds_and_other_jobs_do_not(self, harness: Harness) -> None:
         async with with_tenants(harness) as subject:
             engine = subject.engine
             await engine.enqueue([new_job(idempotency_key="k")], tenant=OTHER_TENANT)
-            await engine.enqueue([new_job(unique=Unique(by="key", key="k"))])
-            (unique,) = (await engine.find()).jobs
-            assert await engine.held_keys(["k", f"key:{unique.type}:k"]) == set()
-            assert await engine.held_keys(["k"], tenant=OTHER_TENANT) == {"k"}
+            by_key = new_job(unique=Unique(by="key", key="k"))
+            await engine.enqueue([by_key])
+            both = [new_job(idempotency_key="k"), new_job(idempotency_key=f"key:{by_key.type}:k"), by_key]
+            assert await engine.kept_out(both) == [False, False, True]
+            assert await engine.kept_out(both, tenant=OTHER_TENANT) == [True, False, False]
+            assert await engine.kept_out([new_job(unique=Unique()), new_job()]) == [False, False]

@@ -15,7 +15,7 @@ from ropeway.core.errors import FieldError, NameTaken, NotFound, NotSupported
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.protocol import Engine
-from ropeway.testing.conformance.kit import DAY, HOUR, OTHER_TENANT, enqueue_one
+from ropeway.testing.conformance.kit import DAY, HOUR, OTHER_TENANT, enqueue_one, new_job
 from ropeway.testing.conformance.subject import Harness, Subject
 
 ALL_LIMITS = Limits(rate_per_second=2.5, burst=7, max_queued=2**53, max_payload_bytes=1, max_leases=9)
@@ -56,7 +56,7 @@ class TestWithoutTenancy:
                 engine.keys(),
                 engine.find_key("k1"),
                 engine.take_tokens("b", 1.0, rate=1.0, burst=1.0),
-                engine.held_keys(["k"]),
+                engine.kept_out([new_job()]),
                 engine.note_actions([]),
                 engine.secret(),
             ):

@@ -9,3 +9,19 @@ SELECT * FROM {schema}.add_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $1
 -- name: add_keyed_jobs
 SELECT * FROM {schema}.add_keyed_jobs(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+
+-- name: kept_out
+-- Those of a tenant's jobs that a key keeps out, as take_keys (migrations/0005) has it.
+SELECT n.job_id
+FROM unnest($2::text[], $3::text[], $4::uuid[], $5::double precision[], $6::text[])
+    AS n (kind, key, job_id, span, states)
+JOIN {schema}.keys k ON k.tenant = $1 AND k.kind = coalesce(n.kind, ($2::text[])[1]) AND k.key = n.key
+CROSS JOIN LATERAL (SELECT {schema}.job_state(k.tenant, k.job_id) AS state) AS j
+WHERE CASE k.kind
+      WHEN 'idempotency' THEN
+          k.until IS NULL OR k.until > {now}
+          OR j.state IN ('scheduled', 'queued', 'running', 'retrying', 'waiting')
+      ELSE
+          j.state = ANY (string_to_array(n.states, ','))
+          AND (n.span IS NULL OR {now} - k.enqueued_at < n.span * interval '1 second')
+      END

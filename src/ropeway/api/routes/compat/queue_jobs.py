@@ -1,20 +1,17 @@
-"""Older faces of the same service, for clients that were written against them: only with `ROPEWAY_COMPAT=1`.
-
-Nothing here has rules of its own: each call is turned into one of `/v1`, with the same keys, scopes and limits.
-"""
+"""Document 002: jobs of named queues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ropeway.api.rendering import found, sees_payload
-from ropeway.api.routes import changing, dead, events, queues, settling
+from ropeway.api.routes import changing, settling
+from ropeway.api.routes.compat.common import ENQUEUE, REFUSALS, cost, made
 from ropeway.api.routes.enqueueing import check_size, converted, key_header, store, store_one, trace_of
 from ropeway.api.routes.jobs import listed
 from ropeway.api.routes.leasing import take
@@ -23,7 +20,6 @@ from ropeway.core import fields
 from ropeway.core.access import Scope
 from ropeway.core.events import attempt_history
 from ropeway.core.job import Job, NewJob
-from ropeway.core.query import JobFilter
 from ropeway.core.states import PRUNED, DeadReason, State
 from ropeway.engines.protocol import Enqueued
 from ropeway.service.jobs import Jobs
@@ -35,7 +31,6 @@ from ropeway.wire.requests import (
     Body,
     CancelBody,
     EnqueueBody,
-    Key,
     LeaseBody,
     LeaseSeconds,
     Name,
@@ -45,8 +40,6 @@ from ropeway.wire.requests import (
     WorkerId,
 )
 from ropeway.wire.tokens import format_token
-
-T = TypeVar("T")
 
 #: What the older face calls a state.
 STATUSES = {
@@ -59,6 +52,9 @@ STATUSES = {
     State.DEAD: "dead",
     State.CANCELLED: "cancelled",
 }
+
+_BY_ID = (Scope.READ, Scope.ENQUEUE)
+_TOKENS = ("invalid_id", "invalid_field", "lease_lost", "terminal", "indeterminate")
 
 # ── What is sent and what comes back ──
 
@@ -81,14 +77,6 @@ class QueueJobs(Body):
 class QueueLease(Body):
     worker_id: WorkerId
     lease_seconds: LeaseSeconds | None = None
-
-
-class Task(Body):
-    type: Name
-    payload: Payload | UnsetType = UNSET
-    priority: Literal["high", "default", "low"] = "default"
-    execute_at: Time | None = None
-    idempotency_key: Key | None = None
 
 
 class QueueJobMade(msgspec.Struct):
@@ -140,36 +128,18 @@ class OldLease(msgspec.Struct):
     lease_token: str
 
 
-class TaskMade(msgspec.Struct):
-    id: UUID
-    status: str
-
-
-class TasksMade(msgspec.Struct):
-    ids: list[UUID]
-
-
-class TaskStats(msgspec.Struct):
-    pending_high: int
-    pending_default: int
-    pending_low: int
-    delayed: int
-    processing: int
-    dlq: int
-
-
-# ── Document 002: queues ──
+# ── Handlers ──
 
 
 async def make_queue_job(call: Call) -> Reply:
-    answer = await store_one(call, await _made(call, _queue_job, call.body, call.raw, call))
+    answer = await store_one(call, await made(call, _queue_job, call.body, call.raw, call))
     return Reply(200 if answer.deduplicated else 201, {"job_id": str(answer.id), "status": _status(answer)})
 
 
 async def make_queue_jobs(call: Call) -> Reply:
     body: QueueJobs = call.body
     check_size(len(body.jobs))
-    jobs = await _made(call, converted, lambda index: _queue_job(body.jobs[index], b"", None), len(body.jobs))
+    jobs = await made(call, converted, lambda index: _queue_job(body.jobs[index], b"", None), len(body.jobs))
     answers = await store(call, jobs)
     return Reply(201, {"job_ids": [str(answer.id) for answer in answers]})
 
@@ -251,96 +221,15 @@ def _status(answer: Enqueued) -> str:
     return PRUNED if answer.state is None else STATUSES[answer.state]
 
 
-# ── Document 003: tasks ──
-
-
-async def make_task(call: Call) -> Reply:
-    answer = await store_one(call, await _made(call, _task, call.body, call.raw, call))
-    status = PRUNED if answer.state is None else answer.state.value
-    return Reply(200 if answer.deduplicated else 201, {"id": str(answer.id), "status": status})
-
-
-async def make_tasks(call: Call) -> Reply:
-    bodies: Sequence[Task] = call.body
-    check_size(len(bodies))
-    raw = msgspec.json.decode(call.raw, type=list[msgspec.Raw])
-    jobs = await _made(call, converted, lambda index: _task(bodies[index], bytes(raw[index]), None), len(bodies))
-    answers = await store(call, jobs)
-    return Reply(201, {"ids": [str(answer.id) for answer in answers]})
-
-
-async def get_task_stats(call: Call) -> Reply:
-    """Counts stop where those of queues do, at 10,000."""
-
-    async def count(state: State, priority: int | None = None) -> int:
-        where = JobFilter(states=frozenset({state}), priority=priority)
-        return (await call.deps.engine.count(where, tenant=call.tenant)).number
-
-    queued = {priority: await count(State.QUEUED, priority) for priority in range(1, 10)}
-    return Reply(
-        200,
-        {
-            "pending_high": sum(queued[priority] for priority in range(1, 5)),
-            "pending_default": queued[5],
-            "pending_low": sum(queued[priority] for priority in range(6, 10)),
-            "delayed": await count(State.SCHEDULED) + await count(State.RETRYING),
-            "processing": await count(State.RUNNING),
-            "dlq": await count(State.DEAD),
-        },
-    )
-
-
-def _task(body: Task, raw: bytes, call: Call | None) -> NewJob:
-    asked = EnqueueBody(
-        type=body.type,
-        payload=body.payload,
-        priority=body.priority,
-        execute_at=body.execute_at,
-        idempotency_key=body.idempotency_key,
-    )
-    if call is None:
-        return new_job(asked, raw)
-    return new_job(asked, raw, key=key_header(call), trace=trace_of(call))
-
-
-async def _made(call: Call, make: Callable[..., T], *given: object) -> T:
-    return await call.deps.heavy.by_size(len(call.raw), make, *given)
-
-
-# ── The routes ──
-
-
-def _cost(number: Callable[[Call], int]) -> Callable[[Call], float]:
-    return lambda call: float(number(call))
-
-
-_ENQUEUE = (Scope.ENQUEUE,)
-_BY_ID = (Scope.READ, Scope.ENQUEUE)
-_REFUSALS = (
-    *("invalid_field", "timezone_required", "invalid_time", "conflicting_fields", "idempotency_mismatch"),
-    *("key_required", "key_in_flight", "payload_too_large", "quota_exceeded", "queue_full", "indeterminate"),
-)
-_TOKENS = ("invalid_id", "invalid_field", "lease_lost", "terminal", "indeterminate")
-
-
-def _old(route: Route, path: str, name: str) -> Route:
-    """A route of today under an older path."""
-    return msgspec.structs.replace(route, path=path, name=name, compat=True, tag="older faces", links={})
-
-
-def _today(routes: Sequence[Route], path: str) -> Route:
-    return next(route for route in routes if route.path == path)
-
-
 ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/jobs",
         make_queue_job,
-        scopes=_ENQUEUE,
+        scopes=ENQUEUE,
         body=QueueJob,
         replies={201: QueueJobMade, 200: QueueJobMade},
-        codes=_REFUSALS,
+        codes=REFUSALS,
         headers=("Idempotency-Key",),
         summary="Enqueue a job",
         tag="older faces",
@@ -350,12 +239,12 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "/jobs/batch",
         make_queue_jobs,
-        scopes=_ENQUEUE,
+        scopes=ENQUEUE,
         body=QueueJobs,
         large=True,
         replies={201: QueueJobsMade},
-        codes=(*_REFUSALS, "batch_too_large"),
-        cost=_cost(lambda call: len(call.body.jobs)),
+        codes=(*REFUSALS, "batch_too_large"),
+        cost=cost(lambda call: len(call.body.jobs)),
         summary="Enqueue several jobs, all or none",
         tag="older faces",
         compat=True,
@@ -446,44 +335,4 @@ ROUTES: tuple[Route, ...] = (
         tag="older faces",
         compat=True,
     ),
-    _old(_today(queues.ROUTES, "/v1/dashboard/queues"), "/dashboard/queues", "old_dashboard_queues"),
-    Route(
-        "POST",
-        "/task",
-        make_task,
-        scopes=_ENQUEUE,
-        body=Task,
-        replies={201: TaskMade, 200: TaskMade},
-        codes=_REFUSALS,
-        headers=("Idempotency-Key",),
-        summary="Enqueue a task",
-        tag="older faces",
-        compat=True,
-    ),
-    Route(
-        "POST",
-        "/tasks",
-        make_tasks,
-        scopes=_ENQUEUE,
-        body=list[Task],
-        large=True,
-        replies={201: TasksMade},
-        codes=(*_REFUSALS, "batch_too_large"),
-        cost=_cost(lambda call: len(call.body)),
-        summary="Enqueue several tasks, all or none",
-        tag="older faces",
-        compat=True,
-    ),
-    Route(
-        "GET",
-        "/stats",
-        get_task_stats,
-        scopes=(Scope.READ,),
-        replies={200: TaskStats},
-        summary="How many tasks wait, by priority, and how many run or are dead",
-        tag="older faces",
-        compat=True,
-    ),
-    _old(_today(events.ROUTES, "/v1/runs/{id}/stream"), "/runs/{id}/stream", "old_stream_run"),
-    _old(_today(dead.ROUTES, "/v1/dlq/retry"), "/dlq/retry", "old_retry_dead"),
 )
