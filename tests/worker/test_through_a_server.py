@@ -1,4 +1,5 @@
-"""Workers that know no store, only a server and a key that may do nothing but work: the same tests, same facts.
+"""Workers that know no store, only a server and a key that may do nothing but work. What other workers are put
+through runs here too, with the slow tests: test_crashes_through_a_server.py and its neighbours.
 
 What a test asks of the jobs it asks of the store behind the server. The chores are the server's.
 """
@@ -18,28 +19,9 @@ from ropeway.core.states import EventName, State
 from tests.api.served import Served, server
 from tests.worker.facts import Facts
 from tests.worker.kit import SHORT_LEASE, TASKS, RealWorker, StartWorker, opened, until
-from tests.worker.test_children import test_an_orphan_gives_back_what_would_not_stop  # noqa: F401
 from tests.worker.test_crashes import (  # noqa: F401
-    test_a_child_whose_parent_is_gone_finishes_and_exits,
     test_a_killed_childs_jobs_run_again_and_unstarted_ones_keep_their_attempt,
-    test_a_stopped_worker_that_goes_on_is_told_that_its_jobs_are_gone,
-    test_no_innocent_dies_of_several_pills,
-    test_what_only_waited_in_a_dead_child_is_released,
 )
-from tests.worker.test_deadlines import (  # noqa: F401
-    test_a_cancelled_job_is_stopped_within_a_heartbeat,
-    test_a_cancelled_suspect_is_stopped_too,
-    test_a_handler_is_stopped_when_its_timeout_is_over,
-    test_a_late_process_is_killed_alone,
-    test_only_a_job_that_does_not_stop_is_lost_with_its_process,
-)
-from tests.worker.test_stopping import (  # noqa: F401
-    test_a_second_signal_stops_now,
-    test_sigterm_gives_back_what_does_not_finish_in_time,
-    test_sigterm_is_in_time_whatever_handlers_do,
-    test_sigtstp_is_quiet_until_sigcont,
-)
-from tests.worker.test_visible import test_a_worker_has_a_row_while_it_lives  # noqa: F401
 
 
 @pytest.fixture
