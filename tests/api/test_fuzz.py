@@ -172,7 +172,7 @@ def test_without_a_key_nothing_is_accepted(served: Served) -> None:
 @pytest.mark.limit(1_800)
 @pytest.mark.parametrize("seed", [7, 8, 9, 10])
 def test_many_requests_made_from_the_document_find_nothing(served: Served, seed: int) -> None:
-    token = served.key(*ALL_SCOPES, tenant="fuzz-many")
+    token = served.key(*ALL_SCOPES, tenant=f"fuzz-many-{seed}")
     phases = ("examples", "coverage", "fuzzing", "stateful") if seed == 7 else ("fuzzing",)
     fuzzed = fuzz(served, token, examples=60, phases=phases, seed=seed)
     assert not fuzzed.failures, report(fuzzed)
@@ -184,7 +184,9 @@ def test_many_requests_made_from_the_document_find_nothing(served: Served, seed:
 @pytest.mark.limit(1_800)
 @pytest.mark.parametrize("scope", Scope)
 def test_nor_do_many_with_each_scope(served: Served, scope: Scope) -> None:
-    fuzzed = fuzz(served, served.key(scope, tenant="fuzz-many"), examples=15, phases=("fuzzing",), seed=11)
+    fuzzed = fuzz(
+        served, served.key(scope, tenant=f"fuzz-many-{scope}"), examples=15, phases=("fuzzing",), seed=11
+    )
     assert not fuzzed.failures, report(fuzzed)
 
 

@@ -77,7 +77,7 @@ async def test_max_caps_the_slots_of_a_queue(url: str, start_worker: StartWorker
 async def order_of(facts: Facts, *groups: list[object]) -> list[int]:
     """Which group each run belonged to, in order."""
     place = {str(id): number for number, ids in enumerate(groups) for id in ids}
-    return [place[note.job_id] for note in facts.notes("ran") if note.job_id in place]
+    return [place[note.job_id] for note in facts.notes("ran", "started") if note.job_id in place]
 
 
 async def test_queues_are_served_in_strict_order(url: str, start_worker: StartWorker, facts: Facts) -> None:
@@ -91,9 +91,10 @@ async def test_queues_are_served_in_strict_order(url: str, start_worker: StartWo
 
 async def test_weights_share_between_queues(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:
-        often = await store.add("noop", 300, options={"queue": "often"})
-        seldom = await store.add("noop", 300, options={"queue": "seldom"})
-        start_worker("-c", "1", "-q", "often:9,seldom")
+        # Slow enough for claims of a few jobs each: every claim draws once which queue goes first.
+        often = await store.add("blocks_loop", 300, options={"queue": "often"}, seconds=0.005)
+        seldom = await store.add("blocks_loop", 300, options={"queue": "seldom"}, seconds=0.005)
+        start_worker("-c", "1", "-q", "often:3,seldom")
         await store.reach(often + seldom, State.SUCCEEDED)
         order = await order_of(facts, often, seldom)
         # The lighter queue is neither first nor starved: its runs come on average after the heavier one's, and
