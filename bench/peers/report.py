@@ -24,8 +24,8 @@ DURABILITY = {
 
 HEAD = """# Results
 
-Written by `make bench-full` from [results.json](results.json): nothing here is typed by hand. How it is measured,
-and the rules that keep it fair, are in [docs/benchmarks.md](../docs/benchmarks.md).
+Written by `python -m bench peers` from [results.json](results.json): nothing here is typed by hand. How it is
+measured, and the rules that keep it fair, are in [docs/benchmarks.md](../docs/benchmarks.md).
 
 Figures are medians over the repeats; in brackets the lowest and the highest. The column *Ropeway* says how many
 times better Ropeway is than that system in the same run: its rate divided by theirs; times, memory and bytes the
