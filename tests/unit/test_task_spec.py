@@ -11,6 +11,8 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ropeway.app import task_spec
 from ropeway.core.errors import (
@@ -131,6 +133,48 @@ def test_what_json_takes_and_a_store_does_not_is_told_by_argument(value: Any, co
     with pytest.raises(PayloadError, match=r"task\(\): argument 'b': ") as error:
         made(task).new_job((1, [value]), {})
     assert (error.value.code, error.value.pointer) == (code, "/payload/b/0")
+
+
+def several(number: int, text: str, share: float, words: list[str], at: datetime | None = None) -> None:
+    """Nothing inside its payload is an object, so the payload is looked at less closely."""
+
+
+@given(
+    number=st.integers(-(2**64), 2**64),
+    text=st.text(st.characters(codec=None))
+    | st.sampled_from(["\0", "a\0", "\ud800", "1" * 30, "\\u0000", '"}', "\x1f"]),
+    share=st.floats(),
+    words=st.lists(st.text(max_size=3), max_size=3),
+    at=st.none() | st.datetimes(timezones=st.just(UTC)),
+    by_name=st.booleans(),
+)
+def test_the_short_way_for_flat_payloads_leads_where_the_long_one_does(
+    number: int, text: str, share: float, words: list[str], at: datetime | None, by_name: bool
+) -> None:
+    values = {"number": number, "text": text, "share": share, "words": words, "at": at}
+    spec = made(several)
+    assert spec.arguments.flat
+    try:
+        job = spec.new_job(() if by_name else tuple(values.values()), values if by_name else {})
+    except RopewayError:
+        # Refused the short way: the long one has no place for it either.
+        plain = {**values, "at": None}
+        with pytest.raises(
+            (RopewayError, OverflowError, UnicodeEncodeError, msgspec.ValidationError, AssertionError)
+        ):
+            back = msgspec.json.decode(NewJob("several", msgspec.json.encode(plain)).payload)
+            assert back == plain
+    else:
+        assert job == NewJob("several", job.payload)
+        assert spec.bind(job.payload, lambda: None, job) == (tuple(values.values()), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [dict[str, int], Any, list[dict[str, int]], msgspec.Raw, list[list[int]]])
+def test_what_may_hold_an_object_is_not_flat(kind: Any) -> None:
+    def one(value: Any) -> None: ...
+
+    one.__annotations__["value"] = kind
+    assert not made(one).arguments.flat
 
 
 def test_the_kind_comes_from_the_function() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ropeway.client.handles import JobHandle, SyncJobHandle
 from ropeway.client.producer import Prepared, Producer
 from ropeway.core.errors import FieldError, RopewayError
-from ropeway.core.job import DEFAULT_TENANT
+from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Enqueued
 from ropeway.task.options import Priority, Retry, Seconds, job_fields
@@ -159,17 +160,21 @@ class BoundTask(Generic[P, R]):
         )
 
     def _prepared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
-        return Prepared(self.spec, self.spec.new_job(args, kwargs, self._options, self._defaults()))
+        return Prepared(self.spec, self._make(args, kwargs))
+
+    @cached_property
+    def _make(self) -> Callable[[Sequence[Any], Mapping[str, Any]], NewJob]:
+        return self.spec.maker(self._options, self._defaults())
 
     def _all_prepared(self, calls: Iterable[Arguments]) -> list[Prepared]:
-        spec, options, defaults = self.spec, self._options, self._defaults()
+        spec, make = self.spec, self._make
         prepared: list[Prepared] = []
         try:
             for call in calls:
                 if isinstance(call, tuple):
-                    job = spec.new_job(call, {}, options, defaults)
+                    job = make(call, {})
                 elif isinstance(call, Mapping):
-                    job = spec.new_job((), call, options, defaults)
+                    job = make((), call)
                 else:
                     raise FieldError(
                         f"{spec.name}: {type(call).__name__} is not a call",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from ropeway.core import fields, unique
 from ropeway.core.errors import FieldError
-from ropeway.core.payload import JobError, check_payload
+from ropeway.core.payload import JobError, check_flat_payload, check_payload
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import CancelReason, DeadReason, State
 from ropeway.core.unique import Unique
@@ -87,6 +89,16 @@ class NewJob(msgspec.Struct, frozen=True):
             fields.check_tags(self.tags)
         if self.headers:
             fields.check_headers(self.headers)
+
+    def with_payload(self, payload: bytes, *, flat: bool = False) -> NewJob:
+        """This job with another payload, which alone is checked; `flat` as `check_flat_payload` has it.
+
+        For the many calls of one task: 1 µs instead of 4.
+        """
+        (check_flat_payload if flat else check_payload)(payload, max_bytes=LARGEST_PAYLOAD)
+        made = copy(self)
+        force_setattr(made, "payload", payload)
+        return made
 
     def _check_when(self) -> None:
         if self.run_at is not None and self.delay is not None:

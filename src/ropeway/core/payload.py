@@ -55,6 +55,16 @@ def check_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES, max_depth:
         _check_exactly(data, max_depth)
 
 
+def check_flat_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+    """As `check_payload`, for an object that msgspec wrote and that has no other object inside.
+
+    Such a text is well formed, shallow and names no key twice, so it is not read again: what is left to look for is
+    a NUL, half a surrogate pair, and a number out of range.
+    """
+    if b"\\u" in data or _LONG_RUN in data.translate(_DIGITS_TO_ZERO) or len(data) > max_bytes:
+        check_payload(data, max_bytes=max_bytes)
+
+
 #: Maps every digit to 0, so that one search finds a long run of any digits. (A regular expression for that
 #: takes three times as long: 0.7 against 0.2 µs for 100 bytes.)
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))

@@ -26,6 +26,7 @@ from ropeway.task.conversion import (
     complaint,
     decoder_of,
     difference,
+    is_flat,
     struct_decoder,
     to_json,
 )
@@ -65,6 +66,10 @@ class Arguments:
         self._default = values[0].default if len(values) == 1 and not rest else NO_DEFAULT
         self._only = self.names[0] if len(values) == 1 and not rest else None
         self._whole = self._only == "payload"
+        #: Payloads that `encode` makes hold no object inside the outermost one.
+        self.flat = not rest and not self._whole and all(is_flat(p.annotation) for p in values)
+        #: A call that gives every argument by position can be compared as a whole with what comes back.
+        self._comparable = not (rest or self._whole or self._untyped) and self._positional == self.names
         self._decode = self._compile(values, closed=not rest)
         named = [parameter for parameter in signature.parameters if parameter.role != "rest"]
         self._layout = [self._source(p) for p in named if not p.by_keyword]
@@ -81,7 +86,8 @@ class Arguments:
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call. Raises FieldError, naming the argument that does not fit or cannot be kept."""
-        values = self._by_name(args, kwargs)
+        complete = self._comparable and not kwargs and len(args) == len(self.names)
+        values = dict(zip(self.names, args, strict=True)) if complete else self._by_name(args, kwargs)
         if self._whole:
             return self._encode_whole(values)
         if not values:
@@ -94,6 +100,8 @@ class Arguments:
             back = self._decode(data)
         except msgspec.ValidationError as error:
             raise self._unfit(values, complaint(error)) from None
+        if complete and _astuple(back) == args:
+            return data
         for name, value in values.items():
             attribute = self._attributes.get(name)
             if attribute is None:

@@ -71,6 +71,32 @@ def struct_decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_from_json)
 
 
+#: Types whose JSON has no object inside.
+_FLAT = (
+    msgspec.inspect.IntType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.NoneType,
+    msgspec.inspect.UUIDType,
+    msgspec.inspect.DateTimeType,
+    msgspec.inspect.DateType,
+)
+
+
+def is_flat(annotation: Any) -> bool:
+    """Whether values of this type are single ones, or lists of such."""
+    return _flat_node(msgspec.inspect.type_info(annotation))
+
+
+def _flat_node(node: msgspec.inspect.Type) -> bool:
+    if isinstance(node, msgspec.inspect.ListType):
+        return isinstance(node.item_type, _FLAT)
+    if isinstance(node, msgspec.inspect.UnionType):
+        return all(_flat_node(each) for each in node.types)
+    return isinstance(node, _FLAT)
+
+
 def _custom_types(node: Any, seen: set[int] | None = None) -> Iterator[type]:
     """The types in an annotation that msgspec does not know by itself."""
     seen = set() if seen is None else seen

@@ -91,21 +91,32 @@ class TaskSpec:
 
         Raises FieldError or PayloadError, naming the argument or option.
         """
-        payload = self.arguments.encode(args, kwargs)
-        given = self._fields
+        return self.maker(options, defaults)(args, kwargs)
+
+    def maker(
+        self, options: Mapping[str, Any] | None = None, defaults: TaskDefaults = _DEFAULTS
+    ) -> Callable[[Sequence[Any], Mapping[str, Any]], NewJob]:
+        """What makes the jobs of many calls with the same options, which are checked once, here."""
+        given = {"max_attempts": defaults.max_attempts, "timeout": defaults.timeout, **self._fields}
         if options:
-            given = {**given, **options}
-        if self.key is not None and "idempotency_key" not in given:
-            given = {
-                **given,
-                "idempotency_key": self.key if isinstance(self.key, str) else self.key(*args, **kwargs),
-            }
-        if "max_attempts" not in given or "timeout" not in given:
-            given = {"max_attempts": defaults.max_attempts, "timeout": defaults.timeout, **given}
-        try:
-            return NewJob(self.name, payload, **given)
-        except PayloadError as error:
-            raise self._in_argument(error) from None
+            given.update(options)
+        make_key = None if "idempotency_key" in given else self.key
+        if isinstance(make_key, str):
+            given["idempotency_key"] = make_key
+        model = NewJob(self.name, **given)
+        encode, flat = self.arguments.encode, self.arguments.flat
+
+        def make(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+            payload = encode(args, kwargs)
+            try:
+                job = model.with_payload(payload, flat=flat)
+            except PayloadError as error:
+                raise self._in_argument(error) from None
+            if callable(make_key):
+                return msgspec.structs.replace(job, idempotency_key=make_key(*args, **kwargs))
+            return job
+
+        return make
 
     @cached_property
     def _fields(self) -> dict[str, Any]:
