@@ -158,15 +158,18 @@ def test_the_short_way_for_flat_payloads_leads_where_the_long_one_does(
         job = spec.new_job(() if by_name else tuple(values.values()), values if by_name else {})
     except RopewayError:
         # Refused the short way: the long one has no place for it either.
-        plain = {**values, "at": None}
-        with pytest.raises(
-            (RopewayError, OverflowError, UnicodeEncodeError, msgspec.ValidationError, AssertionError)
-        ):
-            back = msgspec.json.decode(NewJob("several", msgspec.json.encode(plain)).payload)
-            assert back == plain
+        assert not _comes_back({**values, "at": None})
     else:
         assert job == NewJob("several", job.payload)
         assert spec.bind(job.payload, lambda: None, job) == (tuple(values.values()), {})  # type: ignore[arg-type]
+
+
+def _comes_back(values: dict[str, Any]) -> bool:
+    try:
+        payload = NewJob("several", msgspec.json.encode(values)).payload
+    except (RopewayError, OverflowError, UnicodeEncodeError):
+        return False
+    return bool(msgspec.json.decode(payload) == values)
 
 
 @pytest.mark.parametrize("kind", [dict[str, int], Any, list[dict[str, int]], msgspec.Raw, list[list[int]]])

@@ -58,8 +58,8 @@ def check_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES, max_depth:
 def check_flat_payload(data: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
     """As `check_payload`, for an object that msgspec wrote and that has no other object inside.
 
-    Such a text is well formed, shallow and names no key twice, so it is not read again: what is left to look for is
-    a NUL, half a surrogate pair, and a number out of range.
+    Such a text is well formed, shallow and names no key twice, so it is not read again: what is left to look for
+    is a NUL, half a surrogate pair, and a number out of range.
     """
     if b"\\u" in data or _LONG_RUN in data.translate(_DIGITS_TO_ZERO) or len(data) > max_bytes:
         check_payload(data, max_bytes=max_bytes)
