@@ -27,7 +27,7 @@ GRAPHILE_WORKER = Peer(
         Setting("throughput, latency", "concurrentJobs: 24, maxPoolSize: 25", _GRAPHILE_PERFORMANCE),
         Setting(
             "throughput",
-            "localQueue: { size: 2000 }",
+            "localQueue: { size: 8000 }",
             f"{_GRAPHILE_PERFORMANCE}#batching; for extremely fast tasks {_GRAPHILE_OPTIONS} advises a large one",
         ),
         Setting(

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, metavar="N", help=f"default {FULL_REPEATS}; quick: time permitting")
     parser.add_argument("--quick", action="store_true", help="the short table, small sizes, at most 15 minutes")
     parser.add_argument("--resume", action="store_true", help="go on with the samples that the results hold")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no sample that would be over later")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the report anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
@@ -64,7 +65,9 @@ def run(asked: argparse.Namespace) -> int:
     # Whoever ends this ends it cleanly: servers, workers and temporary folders go.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        left_out = _measure(asked, peers, measures, results, path, ends_at=began + QUICK_SECONDS)
+        seconds = 60 * asked.minutes if asked.minutes else QUICK_SECONDS if asked.quick else None
+        ends_at = None if seconds is None else began + seconds
+        left_out = _measure(asked, peers, measures, results, path, ends_at=ends_at)
     except KeyboardInterrupt:
         _say(f"stopped; what was measured is in {path}, and --resume goes on with it")
         return 130
@@ -72,7 +75,7 @@ def run(asked: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     if left_out:
-        _say(f"{left_out} further samples would have taken too long; without --quick they are taken")
+        _say(f"{left_out} further samples would have taken too long; --resume goes on with them")
     return _report(asked, results, path)
 
 
@@ -101,7 +104,7 @@ def _measure(
     results: Results,
     path: Path,
     *,
-    ends_at: float,
+    ends_at: float | None,
 ) -> int:
     """Take the samples; how many were left out."""
     scale = QUICK if asked.quick else FULL
@@ -114,7 +117,7 @@ def _measure(
         there,
         repeats,
         results=results,
-        by_repeat=asked.quick,
+        by_repeat=ends_at is not None,
         wanted=in_quick_run if asked.quick and not asked.only else always,
     )
     results.save(path)
@@ -128,7 +131,7 @@ def _measure(
             places=places,
             scale=scale,
             say=_say,
-            ends_at=ends_at if asked.quick else None,
+            ends_at=ends_at,
         )
         return len(runner.run(steps))
 

@@ -37,18 +37,18 @@ class Scale:
 
 
 FULL = Scale(
-    seconds=3.5,
-    latency_jobs=250,
-    load_seconds=6.0,
+    seconds=2.5,
+    latency_jobs=150,
+    load_seconds=4.0,
     spike_seconds=30.0,
-    calm_seconds=10.0,
-    recovery_seconds=300.0,
+    calm_seconds=5.0,
+    recovery_seconds=120.0,
     backlog_jobs=1_000_000,
     backlog_seconds=5.0,
     pinned_round_jobs=100_000,
     pinned_rounds=10,
-    steady_tries=6,
-    crowds=(1, 2, 3, 4, 6, 8),
+    steady_tries=5,
+    crowds=(1, 2, 4, 8),
     limit_seconds=120.0,
 )
 

