@@ -67,9 +67,8 @@ bench-full: $(FULL) ## The same at length, for hours: bench/RESULTS.md, results.
 	@$(BIN)/python -m bench growth $(filter --resume,$(ARGS))
 
 .PHONY: chaos
-chaos: ## Fault experiments (not there yet)
-	@echo 'The fault programme is not there yet. It will be: make chaos ARGS="run E01 --engine postgres --seed 7"' >&2
-	@exit 2
+chaos: $(FULL) ## Fault experiments on real processes, ten minutes; one: ARGS="run E01 --engine postgres --seed 7"
+	@$(BIN)/python -m chaos $(or $(ARGS),run selection)
 
 .PHONY: setup
 setup: $(FULL) ## Make .venv with everything needed to work on Ropeway

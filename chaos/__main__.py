@@ -1,0 +1,3 @@
+from chaos.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,192 @@
+"""Leases are exclusive, fenced, counted, and follow one another for a reason: C4 to C8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaos.checker.ending import ENDS, generations, in_order
+from chaos.checker.violation import Violation
+from chaos.facts import Call, EventFact, Facts, Grant
+from ropeway.core.states import EventName, Verb
+
+#: What lets a job be leased once more.
+CAUSES = frozenset(
+    {EventName.FAILED, EventName.SNOOZED, EventName.RELEASED, EventName.RECLAIMED, EventName.RETRIED}
+)
+
+#: An attempt that ends so is given back to the budget.
+REFUNDED = frozenset({EventName.SNOOZED, EventName.RELEASED})
+
+#: Seconds by which a clock that others share may differ from itself.
+WAVER = 0.005
+
+
+def starts_have_leases(facts: Facts) -> list[Violation]:
+    """C4: whoever started an attempt had been given it, with that token, before."""
+    return [
+        Violation("C4", id, f"attempt {start.attempt} started without a lease")
+        for id, starts in facts.starts.items()
+        for start in starts
+        if not any(
+            grant.attempt == start.attempt
+            and (start.token is None or grant.token == start.token)
+            and grant.asked <= start.at
+            for grant in facts.grants.get(id, ())
+        )
+    ]
+
+
+def stale_calls_refused(facts: Facts) -> list[Violation]:
+    """C5: no call was accepted after a newer lease had been given out or the job had ended."""
+    found = []
+    for id, calls in facts.calls.items():
+        for call in calls:
+            if not call.accepted or call.attempt == 0:
+                continue
+            if any(g.attempt > call.attempt and g.told < call.asked for g in facts.grants.get(id, ())):
+                found.append(Violation("C5", id, f"{call.verb} of attempt {call.attempt} after a newer lease"))
+            elif _ended_before(calls, call):
+                found.append(Violation("C5", id, f"{call.verb} of attempt {call.attempt} after the end"))
+    for id, events in in_order(facts):
+        found += [Violation("C5", id, words) for words in _misplaced_outcomes(events)]
+    return found
+
+
+def _ended_before(calls: list[Call], call: Call) -> bool:
+    """Whether an answer had told of the job's end before this was asked, and no operator undid that."""
+    ended = any(
+        other is not call
+        and other.accepted
+        and other.ended is not None
+        and other.ended < call.asked
+        and other.answer in ("succeeded", "dead", "cancelled")
+        for other in calls
+    )
+    return ended and not any(other.verb == Verb.REDRIVE for other in calls)
+
+
+def _misplaced_outcomes(events: list[EventFact]) -> Iterator[str]:
+    """Outcomes in the log that do not belong to the attempt that is running there."""
+    running: int | None = None
+    for event in events:
+        if event.name == EventName.STARTED:
+            running = event.attempt
+        elif event.name in (EventName.CANCELLED, EventName.RETRIED, EventName.ENQUEUED, EventName.RESCHEDULED):
+            running = None
+        else:
+            if running != event.attempt:
+                yield f"{event.name} of attempt {event.attempt} while {running or 'none'} runs"
+            running = None
+
+
+def attempts_and_tokens(facts: Facts) -> list[Violation]:
+    """C6: attempts are 1, 2, 3...; no token comes twice; no budget is overdrawn, and it is counted right."""
+    found = []
+    for id, events in in_order(facts):
+        attempts = [event.attempt for event in events if event.name == EventName.STARTED]
+        if attempts != list(range(1, len(attempts) + 1)):
+            found.append(Violation("C6", id, f"its attempts are {attempts}"))
+        final = facts.finals.get(id)
+        if final is None:
+            continue
+        for part in generations(events):
+            spent = _spent(part)
+            if spent > final.max_attempts:
+                found.append(Violation("C6", id, f"{spent} attempts of {final.max_attempts}"))
+        if spent != final.attempts:
+            found.append(Violation("C6", id, f"{spent} attempts were spent, {final.attempts} are counted"))
+    for id, grants in facts.grants.items():
+        by_token: dict[str, set[int]] = {}
+        for grant in grants:
+            by_token.setdefault(grant.token, set()).add(grant.attempt)
+        found += [
+            Violation("C6", id, f"one token for the attempts {sorted(used)}")
+            for used in by_token.values()
+            if len(used) > 1
+        ]
+        if len({(grant.attempt, grant.token) for grant in grants}) != len({grant.attempt for grant in grants}):
+            found.append(Violation("C6", id, "one attempt was given out twice"))
+    return found
+
+
+def _spent(part: list[EventFact]) -> int:
+    """Attempts of one generation that count against the budget."""
+    started = sum(event.name == EventName.STARTED for event in part)
+    return started - sum(event.name in REFUNDED for event in part)
+
+
+def leases_do_not_overlap(facts: Facts) -> list[Violation]:
+    """C7: no lease is taken away as expired while it has time left.
+
+    Judged in favour of the engine: a lease lasts from when it was asked for, and a beat counts from when it was
+    asked for, if it had been answered before. That two leases follow one another without a reason is C8's matter.
+    """
+    found = []
+    for id, events in in_order(facts):
+        for event in events:
+            if event.data.get("cause") != "expired":
+                continue
+            at = event.at - facts.epoch
+            for grant in facts.grants.get(id, ()):
+                early = _lasts_until(facts, grant, at) - at
+                if grant.attempt == event.attempt and early > WAVER:
+                    found.append(Violation("C7", id, f"attempt {event.attempt} expired {early:.3f} s too early"))
+    return found
+
+
+def _lasts_until(facts: Facts, grant: Grant, by: float) -> float:
+    """When the lease ends, by the beats that were answered by then."""
+    beats = [asked for asked, told in facts.beats.get(grant.owner, ()) if grant.told <= asked and told <= by]
+    beats += [
+        call.asked
+        for call in facts.calls.get(grant.job, ())
+        if call.verb == "heartbeat" and call.token == grant.token and call.accepted and (call.ended or by) < by
+    ]
+    return max([grant.asked, *beats]) + grant.seconds
+
+
+def second_leases_have_causes(facts: Facts) -> list[Violation]:
+    """C8: between two leases of a job stands a reason; that a lease expired needs a fault that explains it."""
+    found = []
+    for id, events in in_order(facts):
+        running = False
+        for event in events:
+            if event.name == EventName.STARTED:
+                if running:
+                    found.append(Violation("C8", id, f"attempt {event.attempt} has no cause"))
+                running = True
+            elif event.name in CAUSES or event.name in ENDS:
+                running = False
+                if event.data.get("cause") == "expired" and not _explained(facts, id, event):
+                    found.append(
+                        Violation("C8", id, f"attempt {event.attempt} expired although nothing was wrong")
+                    )
+    return found
+
+
+def _explained(facts: Facts, id: str, expired: EventFact) -> bool:
+    """Whether a fault came between the lease and its expiry, or the answer to the lease call never arrived."""
+    at = expired.at - facts.epoch
+    grant = next((g for g in facts.grants.get(id, ()) if g.attempt == expired.attempt), None)
+    if grant is None:
+        return True
+    return any(fault.at <= at and fault.until >= grant.asked for fault in facts.faults)
+
+
+def duplicates(facts: Facts) -> tuple[int, int]:
+    """Second starts of a job with and without a cause in the log."""
+    explained = sum(max(0, len({start.attempt for start in starts}) - 1) for starts in facts.starts.values())
+    unexplained = sum(
+        len(starts) - len({start.attempt for start in starts}) for starts in facts.starts.values()
+    ) + len(second_leases_have_causes(facts))
+    return explained, unexplained
+
+
+def stale_calls(facts: Facts) -> tuple[int, int]:
+    """Calls that were made with a ticket that was surely void, and how many of them were accepted."""
+    sent = 0
+    for id, calls in facts.calls.items():
+        for call in calls:
+            newer = any(g.attempt > call.attempt > 0 and g.told < call.asked for g in facts.grants.get(id, ()))
+            sent += newer and call.phase == "ok"
+    return sent, sum("after a newer lease" in violation.words for violation in stale_calls_refused(facts))

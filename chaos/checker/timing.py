@@ -1,0 +1,89 @@
+"""Nothing starts early (C13), and what was interrupted starts again soon (C14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from chaos.checker.ending import in_order
+from chaos.checker.violation import Violation
+from chaos.facts import Facts
+from ropeway.core.states import EventName
+
+#: Delays are written in whole milliseconds.
+ROUNDING = 0.0015
+
+
+def not_early(facts: Facts) -> list[Violation]:
+    """C13: by the engine's own clock no attempt starts before its job is due."""
+    found = []
+    for id, events in in_order(facts):
+        due = 0.0
+        for event in events:
+            if "run_at" in event.data:
+                due = datetime.fromisoformat(str(event.data["run_at"])).timestamp()
+            elif event.name == EventName.FAILED:
+                due = event.at + float(event.data.get("retry_in_ms", 0)) / 1000
+            elif event.name == EventName.RETRIED:
+                due = 0.0
+            elif event.name == EventName.STARTED and event.at < due - ROUNDING:
+                found.append(Violation("C13", id, f"attempt {event.attempt} started {due - event.at:.3f} s early"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How long jobs that a fault interrupted waited for their next start."""
+
+    jobs: int
+    p50: float
+    p99: float
+    longest: float
+
+
+#: Faults that end or stop the process that runs a job.
+INTERRUPTING = frozenset({"kill", "pause"})
+
+
+def recovery_times(facts: Facts) -> list[float]:
+    """Seconds from each fault to the next start of every job that the process was running."""
+    times = []
+    for fault in facts.faults:
+        if fault.kind not in INTERRUPTING:
+            continue
+        for id, starts in facts.starts.items():
+            for start in starts:
+                if start.pid != fault.pid or start.at > fault.at or _over(facts, id, start.attempt, fault.at):
+                    continue
+                following = [other.at for other in starts if other.at > fault.at and other.attempt > start.attempt]
+                if following:
+                    times.append(min(following) - fault.at)
+    return sorted(times)
+
+
+def _over(facts: Facts, id: str, attempt: int, by: float) -> bool:
+    """Whether the run's outcome was on its way already."""
+    return any(
+        call.attempt == attempt and call.verb != "heartbeat" and call.asked <= by for call in facts.calls[id]
+    )
+
+
+def recovery(times: Sequence[float]) -> Recovery | None:
+    if not times:
+        return None
+
+    def at(share: float) -> float:
+        return times[min(len(times) - 1, int(share * len(times)))]
+
+    return Recovery(len(times), at(0.50), at(0.99), times[-1])
+
+
+def within(times: Sequence[float], bar: float) -> list[Violation]:
+    """C14: the 99th percentile is within the bar."""
+    found = recovery(times)
+    if found is None or found.p99 <= bar:
+        return []
+    return [
+        Violation("C14", "-", f"recovery p99 {found.p99:.2f} s is over {bar:g} s (longest {found.longest:.2f} s)")
+    ]

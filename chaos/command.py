@@ -1,0 +1,147 @@
+"""`python -m chaos`: run experiments, simulate, and write the report."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from chaos import report
+from chaos.experiments import EXPERIMENTS
+from chaos.real_simulation import simulate_real
+from chaos.runner import run
+from chaos.simulation import simulate
+from chaos.stage import ENGINES, ROOT, RunBroken
+from devtools.private import NotAvailable, ServerFailed
+
+RUNS = ROOT / "chaos" / "runs"
+
+#: What `make chaos` runs: ten minutes of what matters most.
+SELECTION = (
+    ("E01", "sqlite"),
+    ("E01", "postgres"),
+    ("E02", "postgres"),
+    ("E03", "http-postgres"),
+    ("E04", "postgres"),
+    ("E12", "sqlite"),
+    ("E28", "http-sqlite"),
+    ("E29", "postgres"),
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 nothing found, 1 a rule was broken, 2 it could not be run, 130 Ctrl-C."""
+    asked = _parser().parse_args(words)
+    try:
+        return int(asked.do(asked))
+    except (RunBroken, NotAvailable, ServerFailed) as error:
+        print(f"not run: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description="Fault experiments on real processes.")
+    verbs = parser.add_subparsers(required=True, metavar="run | simulate | report | list")
+    one = verbs.add_parser("run", help="experiments: E01, or E01,E02, or selection, or all")
+    one.add_argument("experiments", metavar="E01[,E02...]", help="ids, or selection (ten minutes), or all")
+    one.add_argument(
+        "--engine", default="", metavar="ENGINES", help=f"of {','.join(ENGINES)}; default: all that fit"
+    )
+    one.add_argument("--seed", type=int, default=1, metavar="N")
+    one.add_argument("--size", choices=("small", "full"), default="small")
+    one.add_argument("--jobs", type=int, metavar="N", help="another number of jobs, with faults in proportion")
+    one.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER", help="default chaos/runs")
+    one.set_defaults(do=_run)
+    many = verbs.add_parser("simulate", help="seeds on virtual time")
+    many.add_argument("--seeds", type=int, default=100, metavar="N")
+    many.add_argument("--real", action="store_true", help="with the real worker and upkeep")
+    many.add_argument("--first", type=int, default=0, metavar="SEED")
+    many.set_defaults(do=_simulate)
+    told = verbs.add_parser("report", help="write chaos/RESULTS.md from the runs")
+    told.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER")
+    told.set_defaults(do=_report)
+    known = verbs.add_parser("list", help="the experiments")
+    known.set_defaults(do=_list)
+    return parser
+
+
+def _run(asked: argparse.Namespace) -> int:
+    try:
+        chosen = _chosen(asked.experiments, asked.engine)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    code = 0
+    for id, kind in chosen:
+        told = asyncio.run(
+            run(
+                EXPERIMENTS[id],
+                kind,
+                seed=asked.seed,
+                size=asked.size,
+                out=asked.out,
+                say=_sayer(f"{id} {kind}"),
+                jobs=asked.jobs,
+            )
+        )
+        print(json.dumps(told), flush=True)
+        for line in told["told"]:
+            print(f"  {line}", file=sys.stderr)
+        code = max(code, int(told["violations"] > 0))
+    return code
+
+
+def _chosen(words: str, engines: str) -> list[tuple[str, str]]:
+    """Which experiments on which engines. ValueError, in one line, for what there is not."""
+    if words == "selection":
+        return list(SELECTION)
+    wanted = list(EXPERIMENTS) if words == "all" else words.split(",")
+    kinds = engines.split(",") if engines else list(ENGINES)
+    for asked, known, what in ((wanted, EXPERIMENTS, "experiment"), (kinds, ENGINES, "engine")):
+        if unknown := [each for each in asked if each not in known]:
+            raise ValueError(f"no {what} is called {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = [(id, kind) for id in wanted for kind in kinds if kind in EXPERIMENTS[id].engines]
+    if not chosen:
+        raise ValueError(f"{words} is for {', '.join(EXPERIMENTS[wanted[0]].engines)}")
+    return chosen
+
+
+def _simulate(asked: argparse.Namespace) -> int:
+    began, jobs, broken = time.monotonic(), 0, []
+    for seed in range(asked.first, asked.first + asked.seeds):
+        done = (simulate_real if asked.real else simulate)(seed)
+        jobs += len(done.facts.finals)
+        if done.violations:
+            broken.append(seed)
+            print(f"seed {seed}: {done.violations[0]}", file=sys.stderr)
+    seconds = time.monotonic() - began
+    print(json.dumps({"seeds": asked.seeds, "jobs": jobs, "broken": broken, "seconds": round(seconds, 1)}))
+    return int(bool(broken))
+
+
+def _report(asked: argparse.Namespace) -> int:
+    path = report.write(asked.out, ROOT / "chaos" / "RESULTS.md")
+    print(f"wrote {path}")
+    return 0
+
+
+def _list(_asked: argparse.Namespace) -> int:
+    for experiment in EXPERIMENTS.values():
+        print(f"{experiment.id}  {experiment.title}  ({', '.join(experiment.engines)})")
+    return 0
+
+
+def _sayer(name: str) -> Callable[[str], None]:
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{name}, {time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
+
+    return say

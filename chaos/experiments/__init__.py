@@ -1,0 +1,12 @@
+"""The experiments by id."""
+
+from __future__ import annotations
+
+from chaos.experiment import Experiment
+from chaos.experiments import databases, direct, handlers, networks, surroundings, workers
+
+EXPERIMENTS: dict[str, Experiment] = {
+    each.id: each
+    for room in (workers, databases, networks, handlers, surroundings, direct)
+    for each in room.EXPERIMENTS
+}

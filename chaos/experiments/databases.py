@@ -1,0 +1,116 @@
+"""The store goes away and comes back: E04, E05, E24."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+from chaos import nemesis
+from chaos.checker import Violation
+from chaos.experiment import MIXED, WITH_EFFECTS, Experiment, Run, Size
+from chaos.experiments.workers import kill_storm
+from chaos.facts import Facts
+
+#: Back to this share of what it was, within so many seconds of the server taking connections again.
+SHARE, SECONDS = 0.9, 10.0
+
+
+async def crash_cycles(run: Run) -> None:
+    """PostgreSQL ends at once and recovers from its log, again and again."""
+    while run.faults < run.size.faults:
+        await asyncio.sleep(run.stage.chance.uniform(6.0, 9.0))
+        await nemesis.crash_database(run.stage)
+        run.faults += 1
+
+
+async def crash_backends(run: Run) -> None:
+    """One of PostgreSQL's processes is killed: it ends every session and recovers."""
+    while run.faults < run.size.faults:
+        await asyncio.sleep(run.stage.chance.uniform(4.0, 7.0))
+        try:
+            run.faults += await nemesis.crash_backend(run.stage)
+        except OSError:
+            continue  # it is still coming back from the last one
+
+
+def back_in_time(facts: Facts, run: Run) -> list[Violation]:
+    """After each outage starts are as frequent as before it, soon."""
+    starts = sorted(start.at for starts in facts.starts.values() for start in starts)
+    found, waits = [], []
+    for fault in facts.faults:
+        before = sum(fault.at - 5.0 <= at < fault.at for at in starts) / 5.0
+        if before < 20:
+            continue
+        back = _seconds_until(starts, fault.until, SHARE * before)
+        if back is None:
+            continue  # the load was over first
+        waits.append(back)
+        if back > SECONDS:
+            found.append(Violation("G5", "-", f"{back:.1f} s until 90 % of {before:.0f} starts/s were back"))
+    if waits:
+        run.notes["back to 90 %, longest, s"] = round(max(waits), 2)
+    return found
+
+
+def _seconds_until(starts: list[float], since: float, rate: float) -> float | None:
+    """How long after it there was a second with so many starts; None: the load ended before."""
+    last = starts[-1]
+    step = 0.0
+    while since + step + 1.0 < last:
+        if sum(since + step <= at < since + step + 1.0 for at in starts) >= rate:
+            return step
+        step += 0.25
+    return None
+
+
+def nobody_left(facts: Facts, run: Run) -> list[Violation]:
+    """No process of ours ends because the store did."""
+    return back_in_time(facts, run) + [
+        Violation("E05", member.name, f"was started {member.starts} times")
+        for member in run.stage.members
+        if member.starts > 1
+    ]
+
+
+def file_is_sound(_facts: Facts, run: Run) -> list[Violation]:
+    path = run.stage.direct.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+    return [] if verdict == "ok" else [Violation("E24", "-", f"integrity_check says {verdict}")]
+
+
+POSTGRES = ("postgres", "http-postgres")
+
+EXPERIMENTS = (
+    Experiment(
+        id="E04",
+        title="PostgreSQL crashes and recovers",
+        small=Size(9_000, 8),
+        full=Size(40_000, 50),
+        faults=crash_cycles,
+        bar=back_in_time,
+        engines=POSTGRES,
+        kinds=WITH_EFFECTS,
+    ),
+    Experiment(
+        id="E05",
+        title="a PostgreSQL process is killed",
+        small=Size(8_000, 10),
+        full=Size(40_000, 100),
+        faults=crash_backends,
+        bar=nobody_left,
+        engines=POSTGRES,
+        kinds=WITH_EFFECTS,
+    ),
+    Experiment(
+        id="E24",
+        title="processes killed while they write SQLite's file",
+        small=Size(6_000, 60),
+        full=Size(30_000, 500),
+        faults=kill_storm,
+        bar=file_is_sound,
+        engines=("sqlite",),
+        kinds=MIXED,
+        recovery=2.0,
+    ),
+)

@@ -1,0 +1,187 @@
+"""Calls made by the experiment itself, in orders that no load would find: E11, E28, E29."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from chaos.checker import Violation
+from chaos.experiment import Experiment, Run, Size
+from chaos.facts import Facts
+from chaos.recording import RecordingEngine
+from ropeway.core.errors import EngineError, RopewayError
+from ropeway.core.job import NewJob
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Done, Failed, Outcome
+from ropeway.core.payload import JobError
+from ropeway.engines.protocol import Leased, Settled, Settlement, WorkerRef
+from ropeway.runtime.ids import token
+
+BATCH = 100
+
+
+def _worker(name: str) -> WorkerRef:
+    return WorkerRef(name, token())
+
+
+async def _leased(engine: RecordingEngine, run: Run, queue: str, count: int) -> list[Leased]:
+    batch = await engine.lease([queue], count, _worker("direct"), lease_seconds=60.0)
+    for each in batch.leases:
+        run.stage.nemesis.write("start", "ok", job=str(each.lease.job_id), attempt=each.lease.attempt)
+    return batch.leases
+
+
+# ── E28: a batch of outcomes of which one is stale ──
+
+
+async def partial_batches(run: Run) -> None:
+    """A hundred acks in one call, and one of the tickets is void."""
+    engine = await run.stage.recorded()
+    wrong = 0
+    for turn in range(run.size.faults):
+        queue = f"batch{turn}"
+        keys = [f"{queue}-{index}" for index in range(BATCH)]
+        await engine.enqueue([NewJob("chaos.ok", queue=queue, idempotency_key=key) for key in keys])
+        leases = await _leased(engine, run, queue, BATCH)
+        stale = run.stage.chance.randrange(BATCH)
+        await engine.cancel([leases[stale].lease.job_id])
+        answers = await engine.settle([Settlement(each.lease, Done()) for each in leases])
+        done = [isinstance(answer, Settled) and not answer.already for answer in answers]
+        wrong += done != [index != stale for index in range(BATCH)]
+        run.faults += 1
+    run.notes["batches answered wrongly"] = wrong
+
+
+def batches_were_right(_facts: Facts, run: Run) -> list[Violation]:
+    wrong = run.notes["batches answered wrongly"]
+    return [Violation("E28", "-", f"{wrong:g} batches were answered wrongly")] if wrong else []
+
+
+# ── E29: the same few calls in every order, one after the other and all at once ──
+
+Step = Callable[[RecordingEngine, UUID, Lease], Awaitable[object]]
+
+
+def _settling(outcome: Outcome) -> Step:
+    return lambda engine, _id, lease: engine.settle([Settlement(lease, outcome)])
+
+
+async def _lease_again(engine: RecordingEngine, id: UUID, _lease: Lease) -> None:
+    await engine.lease([_queue_of(id)], 1, _worker("second"), lease_seconds=60.0)
+
+
+def _queue_of(id: UUID) -> str:
+    return f"race-{QUEUES[id]}"
+
+
+#: The queue of each job under way.
+QUEUES: dict[UUID, int] = {}
+
+STEPS: dict[str, Step] = {
+    "ack": _settling(Done()),
+    "nack": _settling(Failed(JobError("Trouble", "as asked"), retry_after=0.0)),
+    "give up": _settling(Failed(JobError("Trouble", "as asked"), retry=False)),
+    "beat": lambda engine, _id, lease: engine.heartbeat([lease]),
+    "cancel": lambda engine, id, _lease: engine.cancel([id]),
+    "redrive": lambda engine, id, _lease: engine.redrive([id]),
+    "lease": _lease_again,
+}
+
+DEPTH = 4
+
+
+async def every_order(run: Run) -> None:
+    """Every sequence of four of the calls on a job that runs; each also with all four at the same time."""
+    engine = await run.stage.recorded()
+    orders = list(itertools.product(STEPS, repeat=DEPTH))
+    run.stage.chance.shuffle(orders)
+    for number, order in enumerate(orders[: run.size.faults]):
+        at_once = number % 2 == 1
+        (answer,) = await engine.enqueue(
+            [NewJob("chaos.ok", queue=f"race-{number}", idempotency_key=f"race-{number}", max_attempts=25)]
+        )
+        QUEUES[answer.id] = number
+        (leased,) = await _leased(engine, run, f"race-{number}", 1)
+        steps = [STEPS[name](engine, answer.id, leased.lease) for name in order]
+        if at_once:
+            await asyncio.gather(*steps)
+        else:
+            for step in steps:
+                await step
+        # Whatever it has come to, it ends: nothing is left over for the drain.
+        await engine.cancel([answer.id])
+        run.faults += 1
+
+
+# ── E11: batches that take too long ──
+
+
+async def slow_batches(run: Run) -> None:
+    """A thousand keyed jobs in one call with hardly any time for it: all of them, or none, and then all."""
+    from ropeway.engines.postgres import PostgresEngine
+    from ropeway.engines.postgres.connection import Bounds
+
+    stage = run.stage
+    hurried_engine = PostgresEngine(stage.direct, bounds=Bounds(statement=0.05, lock=0.05, idle=10.0))
+    patient = await stage.recorded()
+    hurried = RecordingEngine(hurried_engine, patient._recorder)  # noqa: SLF001 - one history
+    await hurried_engine.open()
+    refused = 0
+    try:
+        for turn in range(run.size.faults):
+            jobs = [
+                NewJob("chaos.ok", queue=f"slow{turn}", idempotency_key=f"slow-{turn}-{index}")
+                for index in range(1_000)
+            ]
+            try:
+                await hurried.enqueue(jobs)
+            except EngineError:
+                refused += 1
+                stage.nemesis.write("fault", "ok", kind="timeout")
+                await patient.enqueue(jobs)
+            run.faults += 1
+            await _finish(patient, run, f"slow{turn}")
+    finally:
+        await hurried_engine.close()
+    run.notes["batches refused for time"] = refused
+
+
+async def _finish(engine: RecordingEngine, run: Run, queue: str) -> None:
+    """Run and ack all of a queue, so that the run ends with everything ended."""
+    while leases := await _leased(engine, run, queue, 1_000):
+        answers = await engine.settle([Settlement(each.lease, Done()) for each in leases])
+        for answer in answers:
+            if isinstance(answer, RopewayError):
+                raise answer
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="E11",
+        title="batches that run out of time",
+        small=Size(40_000, 40),
+        full=Size(500_000, 500),
+        faults=slow_batches,
+        engines=("postgres",),
+        alone=True,
+    ),
+    Experiment(
+        id="E28",
+        title="one stale ticket in a batch of a hundred",
+        small=Size(5_000, 50),
+        full=Size(50_000, 500),
+        faults=partial_batches,
+        bar=batches_were_right,
+        alone=True,
+    ),
+    Experiment(
+        id="E29",
+        title="cancel, ack, nack, beat, redrive and lease in every order",
+        small=Size(800, 800),
+        full=Size(2_401, 2_401),
+        faults=every_order,
+        alone=True,
+    ),
+)

@@ -1,0 +1,81 @@
+"""Connections that break, hang and crawl: E03, E08."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from chaos.experiment import Experiment, Run, Size
+from chaos.proxy import FaultProxy, Trouble
+
+#: What a connection may get into. An answer to an enqueue has some hundred bytes, so many are cut inside one.
+TROUBLES = (
+    Trouble(after=0),
+    Trouble(after=400),
+    Trouble(after=20_000),
+    Trouble(delay=0.5),
+    Trouble(drip=200.0),
+    Trouble(swallow=True),
+)
+
+#: The request arrives and its answer does not.
+LOST_REPLIES = (Trouble(after=0), Trouble(after=100), Trouble(after=600))
+
+
+async def between(run: Run, troubles: tuple[Trouble, ...], share: float) -> None:
+    """Producers of this experiment go through a proxy; some of their connections get into trouble."""
+    stage = run.stage
+    address = urlsplit(stage.url)
+    assert address.port is not None
+    async with FaultProxy(address.port, stage.chance, share=share, kinds=troubles) as proxy:
+
+        def noted() -> None:
+            run.faults += 1
+            stage.nemesis.write("fault", "ok", kind="network")
+
+        proxy.noted = noted
+        through = address._replace(netloc=address.netloc.replace(str(address.port), str(proxy.port))).geturl()
+        half = run.size.jobs // 2
+        producers = [
+            stage.producer(f"producer{name}", half, 60.0, KINDS, url=through) for name in ("-cut-1", "-cut-2")
+        ]
+        while any(producer.running for producer in producers):
+            await asyncio.sleep(stage.chance.uniform(0.2, 0.8))
+            cut = proxy.cut(0.3)
+            run.faults += cut
+            if cut:
+                stage.nemesis.write("fault", "ok", kind="network")
+        proxy.share = 0.0
+
+
+KINDS = {"chaos.ok": 10, "chaos.slow": 1, "chaos.flaky": 1}
+
+
+async def lost_replies(run: Run) -> None:
+    await between(run, LOST_REPLIES, 0.4)
+
+
+async def bad_network(run: Run) -> None:
+    await between(run, TROUBLES, 0.3)
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="E03",
+        title="answers to enqueues are lost and asked for again",
+        small=Size(4_000, 100),
+        full=Size(10_000, 2_000),
+        faults=lost_replies,
+        engines=("http-sqlite", "http-postgres"),
+        rate=0.0,
+    ),
+    Experiment(
+        id="E08",
+        title="connections cut, held, dripping and swallowed",
+        small=Size(4_000, 100),
+        full=Size(12_000, 1_000),
+        faults=bad_network,
+        engines=("postgres", "http-sqlite", "http-postgres"),
+        rate=0.0,
+    ),
+)

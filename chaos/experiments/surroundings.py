@@ -1,0 +1,206 @@
+"""What is wrong lies outside: wake-ups, the other side, clocks and disks: E10, E14, E16, E18."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from chaos.checker import Violation
+from chaos.experiment import MIXED, Experiment, Run, Size
+from chaos.facts import Facts
+from chaos.proxy import FaultProxy, Trouble
+from chaos.stage import RunBroken, Stage
+from ropeway.settings import Settings
+
+# ── E10: wake-ups are lost ──
+
+#: How long beyond a poll's interval a job may wait for its start.
+SLACK = 0.2
+
+
+@asynccontextmanager
+async def deaf(stage: Stage) -> AsyncIterator[None]:
+    """Workers listen through a proxy that lets nothing come back."""
+    address = urlsplit(stage.direct)
+    assert address.port is not None
+    async with FaultProxy(address.port, stage.chance, share=1.0, kinds=[Trouble(swallow=True)]) as proxy:
+        hole = address._replace(netloc=address.netloc.replace(str(address.port), str(proxy.port))).geturl()
+        stage.worker_env["ROPEWAY_LISTEN_URL"] = hole
+        yield
+
+
+async def count_as_faults(run: Run) -> None:
+    """Every wake-up is lost, so every job is a fault."""
+    run.faults = run.size.faults
+    run.stage.nemesis.write("fault", "ok", kind="deaf")
+
+
+def found_by_polling(facts: Facts, run: Run) -> list[Violation]:
+    """Without wake-ups a job starts when somebody looks next."""
+    waits = sorted(
+        min(start.at for start in facts.starts[id]) - each.ended
+        for id, each in facts.accepted.items()
+        if each.ended is not None and each.type == "chaos.ok" and facts.starts.get(id)
+    )
+    p99 = waits[int(0.99 * (len(waits) - 1))]
+    bar = Settings().poll_seconds + SLACK
+    run.notes["pickup p99, s"] = round(p99, 3)
+    return [] if p99 <= bar else [Violation("E10", "-", f"pickup p99 {p99:.2f} s is over {bar:g} s")]
+
+
+# ── E16: everybody fails at once ──
+
+#: Of all that failed together, no more than this share may come back within one second.
+HERD_SHARE = 0.05
+
+
+@asynccontextmanager
+async def downstream(stage: Stage) -> AsyncIterator[None]:
+    stage.worker_env["CHAOS_DOWN"] = str(stage.folder / "down")
+    (stage.folder / "down").touch()
+    yield
+
+
+async def outage(run: Run) -> None:
+    """The other side is down while everything is tried for the first time, and comes back."""
+    stage = run.stage
+    stage.nemesis.write("fault", "ok", kind="downstream")
+    await stage.until(lambda: not run.producing(), "all jobs are in the queue", within=300)
+    await asyncio.sleep(20.0)
+    (stage.folder / "down").unlink()
+    run.faults = 1
+
+
+def herd_was_spread(facts: Facts, run: Run) -> list[Violation]:
+    failed = sum(final.type == "chaos.downstream" for final in facts.finals.values())
+    # Attempt by attempt: what failed together must not come back together.
+    worst = 0.0
+    for attempt in (2, 3):
+        seconds = Counter(
+            int(start.at) for starts in facts.starts.values() for start in starts if start.attempt == attempt
+        )
+        worst = max(worst, max(seconds.values(), default=0) / max(1, failed))
+    run.notes["largest share of the herd in one second"] = round(worst, 4)
+    return [] if worst <= HERD_SHARE else [Violation("E16", "-", f"{worst:.1%} came back within one second")]
+
+
+# ── E14: clocks that are wrong ──
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+
+@asynccontextmanager
+async def skewed(stage: Stage) -> AsyncIterator[None]:
+    """Workers live ten minutes ahead or behind, and jump by an hour in the middle of their work."""
+    if not FAKETIME.exists():  # noqa: ASYNC240 - a look at one file
+        raise RunBroken("libfaketime is not installed (apt install libfaketime)")
+    offsets = stage.folder / "faketime"
+    offsets.write_text("+600\n")
+    stage.worker_env |= {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(offsets),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+    yield
+
+
+async def jumps(run: Run) -> None:
+    stage = run.stage
+    while run.faults < run.size.faults:
+        await asyncio.sleep(stage.chance.uniform(0.5, 1.0))
+        offset = stage.chance.choice([-600, 600, -3_600, 3_600, 0])
+        (stage.folder / "faketime").write_text(f"{offset:+d}\n")
+        stage.nemesis.write("fault", "ok", kind="clock", offset=offset)
+        run.faults += 1
+
+
+def nothing_expired(facts: Facts, _run: Run) -> list[Violation]:
+    """A clock that is wrong takes nobody's lease."""
+    return [
+        Violation("E14", id, f"attempt {event.attempt} was taken back")
+        for id, events in facts.events.items()
+        for event in events
+        if event.data.get("cause") == "expired"
+    ]
+
+
+# ── E18: the disk is full ──
+
+
+async def fill_and_free(run: Run) -> None:
+    """Fill what is left of the disk, wait, and free it again: nothing is accepted that is not kept."""
+    stage = run.stage
+    assert stage.disk is not None
+    ballast = stage.disk / "ballast"
+    while run.faults < run.size.faults:
+        await asyncio.sleep(stage.chance.uniform(1.0, 2.0))
+        stage.nemesis.write("fault", "ok", kind="disk")
+        await asyncio.to_thread(_fill, ballast)
+        await asyncio.sleep(stage.chance.uniform(1.5, 3.0))
+        ballast.unlink(missing_ok=True)
+        run.faults += 1
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 65_536)
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 512)
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="E10",
+        title="wake-ups are lost",
+        small=Size(1_000, 1_000),
+        full=Size(2_000, 2_000),
+        faults=count_as_faults,
+        bar=found_by_polling,
+        around=deaf,
+        engines=("postgres",),
+        kinds={"chaos.ok": 1.0},
+        rate=20.0,
+    ),
+    Experiment(
+        id="E14",
+        title="clocks of workers that are wrong and jump",
+        small=Size(4_000, 30),
+        full=Size(8_000, 60),
+        faults=jumps,
+        bar=nothing_expired,
+        around=skewed,
+        engines=("postgres", "http-sqlite", "http-postgres"),
+        kinds=MIXED,
+    ),
+    Experiment(
+        id="E16",
+        title="everything fails at once and is tried again",
+        small=Size(2_000, 1),
+        full=Size(10_000, 1),
+        faults=outage,
+        bar=herd_was_spread,
+        around=downstream,
+        engines=("sqlite", "postgres", "http-postgres"),
+        kinds={"chaos.downstream": 1.0},
+        rate=400.0,
+    ),
+    Experiment(
+        id="E18",
+        title="the disk is full and free again",
+        small=Size(3_000, 10),
+        full=Size(6_000, 30),
+        faults=fill_and_free,
+        engines=("sqlite", "http-sqlite", "postgres", "http-postgres"),
+        disk={"sqlite": "32m", "postgres": "256m"},
+        rate=60.0,
+    ),
+)

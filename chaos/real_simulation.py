@@ -1,0 +1,228 @@
+"""The real worker and the real upkeep on virtual time: what a seed draws, in some ten milliseconds (E37).
+
+Producers, the network and the nemesis are simulated, the engine is the one in memory. Everything between is what
+runs in production: fetcher, runner, executor, completer, heartbeats, rescue and expiry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+
+from chaos.checker import check
+from chaos.facts import gather
+from chaos.history import LineRecorder, Lines
+from chaos.jumping import JumpingLoop, LoopClock, run_virtually
+from chaos.network import Network
+from chaos.recording import RecordingEngine
+from chaos.simulation import CRASH_LIMIT, KINDS, LEASE_SECONDS, QUEUE, SOON, EngineMaker, Simulated
+from chaos.snapshot import snapshot
+from chaos.virtual import BEGIN
+from ropeway import JobContext, Ropeway
+from ropeway.core.errors import EngineError
+from ropeway.core.job import NewJob
+from ropeway.core.query import JobFilter
+from ropeway.core.states import LIVE_STATES
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.protocol import Engine, EngineRules
+from ropeway.settings import Settings
+from ropeway.upkeep import Upkeep
+from ropeway.worker.inprocess import InProcessWorker
+from ropeway.worker.options import WorkerOptions
+
+JOBS = 40
+WORKERS = 3
+FAULTY_SECONDS = 20.0
+DRAIN_SECONDS = 600.0
+LOSS = 0.05
+
+
+class DiesSilently(LineRecorder):
+    """A process's lines, until it is dead."""
+
+    dead = False
+
+    def write(self, op: str, phase: str, **facts: Any) -> None:
+        if not self.dead:
+            super().write(op, phase, **facts)
+
+
+class RealWorker:
+    """One worker with its own network. A dead one reaches nothing and says nothing any more."""
+
+    def __init__(self, world: RealWorld, number: int) -> None:
+        self.recorder = DiesSilently(world.lines, f"worker{number}")
+        self.recorder.pid = number
+        self.link = Network(world.engine, world.chance, loss=LOSS, sleep=asyncio.sleep)
+        engine: Any = RecordingEngine(self.link, self.recorder)
+        options = WorkerOptions(concurrency=3, lease_seconds=LEASE_SECONDS, poll_seconds=0.5, drain_seconds=5.0)
+        app = tasks(world, self)
+        self.worker = InProcessWorker(app.program, engine, options)
+
+    def die(self) -> None:
+        self.recorder.dead = True
+        self.link.closed = True
+
+
+class RealWorld:
+    """One run."""
+
+    def __init__(self, seed: int, loop: JumpingLoop, make: EngineMaker) -> None:
+        self.chance = random.Random(seed)
+        self.lines = Lines(loop.time)
+        decisions = msgspec.structs.replace(EngineRules().decisions, crash_limit=CRASH_LIMIT)
+        rules = msgspec.structs.replace(EngineRules(), decisions=decisions)
+        self.engine = make(rules, LoopClock(loop))
+        self.nemesis = self.lines.recorder("nemesis")
+        self.workers: list[RealWorker] = []
+        self.healed = False
+
+    async def play(self) -> None:
+        settings = Settings(url="memory://")
+        upkeep_link: Any = Network(self.engine, self.chance, loss=LOSS, sleep=asyncio.sleep)
+        for _ in range(WORKERS):
+            await self.hire()
+        async with Upkeep(upkeep_link, settings):
+            harming = asyncio.create_task(self._harm())
+            await asyncio.gather(*(self._produce(number) for number in range(2)))
+            await asyncio.sleep(FAULTY_SECONDS)
+            self.healed = True
+            harming.cancel()
+            for worker in self.workers:
+                worker.link.loss = 0.0
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._all_ended()
+        for worker in self.workers:
+            if not worker.recorder.dead:
+                await worker.worker.stop()
+
+    async def _all_ended(self) -> None:
+        while True:
+            if not (await self.engine.count(JobFilter(states=LIVE_STATES), cap=1)).number:
+                return
+            await asyncio.sleep(1.0)
+
+    async def hire(self) -> None:
+        worker = RealWorker(self, len(self.workers) + 1)
+        self.workers.append(worker)
+        await worker.worker.__aenter__()
+
+    async def _produce(self, number: int) -> None:
+        recorder = self.lines.recorder(f"producer{number}")
+        link: Any = Network(self.engine, self.chance, loss=LOSS, sleep=asyncio.sleep)
+        engine: Any = RecordingEngine(link, recorder)
+        kinds, weights = list(KINDS), list(KINDS.values())
+        for index in range(JOBS // 2):
+            (kind,) = self.chance.choices(kinds, weights)
+            job = NewJob(
+                kind,
+                queue=QUEUE,
+                idempotency_key=f"{number}-{index}",
+                max_attempts=3 if kind == "chaos.fail" else 8,
+                delay=self.chance.choice([None, None, self.chance.uniform(0.5, 3.0)]),
+                retry=SOON,
+            )
+            await _accepted(engine, job, self.chance)
+            await asyncio.sleep(self.chance.uniform(0.0, 1.0))
+
+    async def _harm(self) -> None:
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.5, 2.0))
+            living = [worker for worker in self.workers if not worker.recorder.dead]
+            worker = self.chance.choice(living)
+            if self.chance.random() < 0.4:
+                await self.kill(worker)
+            else:
+                asyncio.get_running_loop().create_task(self._cut_off(worker)).add_done_callback(_seen)
+
+    async def kill(self, worker: RealWorker) -> None:
+        self.nemesis.write("fault", "ok", kind="kill", target_pid=worker.recorder.pid)
+        worker.die()
+        await self.hire()
+
+    async def _cut_off(self, worker: RealWorker) -> None:
+        """Nothing from it arrives for longer than its leases last; then all of it does."""
+        seconds = self.chance.uniform(0.5, 2.0) * LEASE_SECONDS
+        until = asyncio.get_running_loop().time() + seconds
+        self.nemesis.write("fault", "ok", kind="cut", target_pid=worker.recorder.pid, until=until)
+        worker.link.closed = True
+        await asyncio.sleep(seconds)
+        worker.link.closed = worker.recorder.dead
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _accepted(engine: Engine, job: NewJob, chance: random.Random) -> None:
+    while True:
+        try:
+            await engine.enqueue([job])
+        except EngineError:
+            await asyncio.sleep(chance.uniform(0.05, 0.3))
+        else:
+            return
+
+
+def tasks(world: RealWorld, worker: RealWorker) -> Ropeway:
+    """The tasks of one worker: they write into its part of the history."""
+    app = Ropeway("memory://")
+    chance = world.chance
+
+    def started(ctx: JobContext) -> None:
+        worker.recorder.write("start", "ok", job=str(ctx.job.id), attempt=ctx.attempt)
+
+    @app.task(name="chaos.ok")
+    async def ok(ctx: JobContext) -> None:
+        started(ctx)
+        await asyncio.sleep(chance.uniform(0.0, 0.5))
+
+    @app.task(name="chaos.slow")
+    async def slow(ctx: JobContext) -> None:
+        started(ctx)
+        await asyncio.sleep(chance.uniform(1.0, 7.0))
+
+    @app.task(name="chaos.flaky")
+    async def flaky(ctx: JobContext) -> None:
+        started(ctx)
+        await asyncio.sleep(chance.uniform(0.0, 2.0))
+        if ctx.job.failures < 2:
+            raise RuntimeError("as asked")
+
+    @app.task(name="chaos.fail")
+    async def fail(ctx: JobContext) -> None:
+        started(ctx)
+        raise RuntimeError("as asked")
+
+    @app.task(name="chaos.snooze")
+    async def snooze(ctx: JobContext) -> None:
+        started(ctx)
+        if ctx.attempt == 1:
+            ctx.snooze(0.5)
+
+    @app.task(name="chaos.crash")
+    async def crash(ctx: JobContext) -> None:
+        started(ctx)
+        if not world.healed or ctx.attempt < CRASH_LIMIT + 1:
+            await world.kill(worker)
+            await asyncio.sleep(1e6)
+
+    return app
+
+
+def simulate_real(seed: int, make: EngineMaker = MemoryEngine) -> Simulated:
+    """One run; a right worker and a right engine break no rule."""
+    loop = JumpingLoop()
+
+    async def whole() -> tuple[RealWorld, dict[str, Any]]:
+        world = RealWorld(seed, loop, make)
+        await world.play()
+        return world, await snapshot(world.engine, epoch=BEGIN.timestamp())
+
+    world, final = run_virtually(seed, whole(), loop)
+    facts = gather(world.lines.lines, {**final, "crash_limit": CRASH_LIMIT})
+    return Simulated(seed, facts, check(facts), world.lines.lines)

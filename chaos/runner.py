@@ -1,0 +1,148 @@
+"""One run from the first process to the verdict: warm, faults, heal, drain, check."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chaos import history
+from chaos.checker import Violation, check
+from chaos.checker.timing import recovery_times, within
+from chaos.experiment import Experiment, Run, Size
+from chaos.facts import Facts, gather
+from chaos.figures import figures
+from chaos.snapshot import snapshot
+from chaos.stage import DRAIN_SECONDS, ROOT, START_SECONDS, Member, RunBroken, Stage, effects_of, staged
+
+Say = Callable[[str], None]
+
+#: Jobs that show that every worker is at work, before the first fault.
+WARM_JOBS = 40
+
+#: How often a person who watches is told how it goes.
+TELL_EVERY = 10.0
+
+
+async def run(
+    experiment: Experiment, kind: str, *, seed: int, size: str, out: Path, say: Say, jobs: int | None = None
+) -> dict[str, Any]:
+    """Do it, check it, and leave histories, state and figures in `out`; the figures."""
+    asked = experiment.small if size == "small" else experiment.full
+    if jobs is not None:
+        asked = Size(jobs, max(1, asked.faults * jobs // asked.jobs))
+    folder = out / f"{experiment.id}-{kind}-{seed}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    began = time.monotonic()
+    disk = experiment.disk.get(kind.removeprefix("http-"))
+    async with staged(kind, folder, seed, lease_seconds=experiment.lease_seconds, disk=disk) as stage:
+        async with experiment.around(stage):
+            done = await (_alone if experiment.alone else _play)(experiment, stage, asked, say)
+        state = await _state(stage)
+    (folder / "state.json").write_text(json.dumps(state))
+    facts = gather(history.read(folder / "histories"), state)
+    violations = verdict(experiment, facts, done)
+    told = figures(
+        experiment,
+        facts,
+        violations,
+        engine=kind,
+        seed=seed,
+        size=size,
+        seconds=time.monotonic() - began,
+        faults=done.faults,
+        notes=done.notes,
+        commit=commit(),
+    )
+    (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n")
+    return told
+
+
+def verdict(experiment: Experiment, facts: Facts, done: Run) -> list[Violation]:
+    """The safety rules, and what the experiment asks for besides."""
+    found = check(facts)
+    found += experiment.bar(facts, done)
+    if experiment.recovery is not None:
+        found += within(recovery_times(facts), experiment.lease_seconds + experiment.recovery)
+    return found
+
+
+async def _play(experiment: Experiment, stage: Stage, size: Size, say: Say) -> Run:
+    for number in range(experiment.workers):
+        stage.worker(f"worker{number}", concurrency=experiment.concurrency)
+    say("warm: waiting until every worker is at work")
+    warm = stage.producer("producer-warm", WARM_JOBS, 50.0, {"chaos.ok": 1.0})
+    await _finished([warm])
+    await stage.until(lambda: _nothing_live(stage), "the first jobs have ended", within=START_SECONDS)
+    producers = []
+    if experiment.rate:
+        half = size.jobs // 2
+        producers = [
+            stage.producer(
+                f"producer{number}", half, experiment.rate / 2, experiment.kinds, fields=experiment.fields
+            )
+            for number in range(2)
+        ]
+    run = Run(stage, size, lambda: any(producer.running for producer in producers))
+    telling = asyncio.create_task(_tell(run, say))
+    try:
+        say(f"faults: {size.faults} on {size.jobs:,} jobs")
+        faults = asyncio.ensure_future(experiment.faults(run))
+        await _finished(producers)
+        await faults
+    finally:
+        telling.cancel()
+    say("heal and drain: no more faults, everything has to end")
+    stage.nemesis.write("phase", "ok", name="heal")
+    await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
+    # What is reported twice is reported by now.
+    await asyncio.sleep(stage.lease_seconds)
+    return run
+
+
+async def _alone(experiment: Experiment, stage: Stage, size: Size, say: Say) -> Run:
+    """Nobody else is there: the experiment does it all."""
+    run = Run(stage, size, lambda: False)
+    telling = asyncio.create_task(_tell(run, say))
+    try:
+        await experiment.faults(run)
+    finally:
+        telling.cancel()
+    return run
+
+
+async def _nothing_live(stage: Stage) -> bool:
+    return await stage.live() == 0
+
+
+async def _finished(producers: list[Member]) -> None:
+    """Until all producers have ended, each with all its jobs accepted."""
+    for producer in producers:
+        await asyncio.to_thread(producer.process.wait)
+        if producer.process.returncode != 0:
+            raise RunBroken(f"{producer.name} ended with {producer.process.returncode}: {producer.log()[-400:]}")
+
+
+async def _tell(run: Run, say: Say) -> None:
+    while True:
+        await asyncio.sleep(TELL_EVERY)
+        say(f"{run.faults} of {run.size.faults} faults so far")
+
+
+async def _state(stage: Stage) -> dict[str, Any]:
+    engine = await stage.engine()
+    epoch = time.time() - time.monotonic()
+    return await snapshot(engine, epoch=epoch, effects=await effects_of(stage))
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"

@@ -1,0 +1,381 @@
+"""The store, the processes round it, and where they write their histories: one run's world of real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import urlopen
+
+from chaos.history import Recorder
+from chaos.recording import RecordingEngine
+from chaos.taking_part import HISTORY, ROLE
+from devtools.postgres import PrivatePostgres
+from devtools.private import free_port
+from ropeway.core.query import JobFilter
+from ropeway.core.states import LIVE_STATES
+from ropeway.engines.open import engine_for
+from ropeway.engines.protocol import Engine
+from ropeway.settings import Settings
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+TASKS: Final = "chaos/tasks.py"
+
+#: Engines that an experiment can be asked for. `http-` ones are reached through `ropeway server`.
+ENGINES: Final = ("sqlite", "postgres", "http-sqlite", "http-postgres", "http-memory")
+
+#: Limits are consulted, and are never met: a run is about faults.
+SERVER_LIMITS: Final = {
+    "ROPEWAY_TENANT_RATE": "1e9",
+    "ROPEWAY_TENANT_BURST": "1000000000",
+    "ROPEWAY_TENANT_MAX_QUEUED": "1000000000",
+    "ROPEWAY_TENANT_MAX_LEASES": "1000000000",
+}
+
+#: Seconds that a process has to come up, and that everything has to end in after the faults.
+START_SECONDS: Final = 60.0
+DRAIN_SECONDS: Final = 300.0
+
+
+class RunBroken(Exception):
+    """The run itself did not work: nothing is known about the engine."""
+
+
+class Member:
+    """One process of the run, with what it started. A `kept` one is started again when it has ended."""
+
+    def __init__(
+        self, stage: Stage, name: str, command: Sequence[str], env: Mapping[str, str], *, kept: bool
+    ) -> None:
+        self.name = name
+        self.kept = kept
+        self.starts = 0
+        self._stage = stage
+        self._command = list(command)
+        self._env = dict(env)
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        self.starts += 1
+        with (self._stage.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def children(self) -> list[int]:
+        """The processes that it started, not theirs."""
+        try:
+            pid = self.process.pid
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except (OSError, ValueError):
+            return []
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """To it and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def log(self) -> str:
+        path = self._stage.folder / f"{self.name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def end(self) -> None:
+        """For good; whoever is stopped goes on to hear it."""
+        self.kept = False
+        if self.running:
+            self.signal_all(signal.SIGCONT)
+            self.signal_all(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+        self.signal_all(signal.SIGKILL)
+        self.process.wait()
+
+
+class Stage:
+    """One run. `url` is what producers and workers are given; `direct` is the store itself."""
+
+    def __init__(self, kind: str, folder: Path, seed: int, *, lease_seconds: float) -> None:
+        self.kind = kind
+        self.folder = folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.chance = random.Random(seed)
+        self.seed = seed
+        self.lease_seconds = lease_seconds
+        self.server: PrivatePostgres | None = None
+        self.disk: Path | None = None
+        self.histories = self.folder / "histories"
+        self.nemesis = Recorder(self.histories, "nemesis")
+        self.members: list[Member] = []
+        #: More variables for every worker of this run.
+        self.worker_env: dict[str, str] = {}
+        self.direct = ""
+        self.url = ""
+        self.token = ""
+        self._engine: Engine | None = None
+
+    @property
+    def over_http(self) -> bool:
+        return self.kind.startswith("http-")
+
+    @property
+    def store(self) -> str:
+        return self.kind.removeprefix("http-")
+
+    # ── what runs ──
+
+    def worker(self, name: str, *, concurrency: int = 4, processes: int = 1, **env: str) -> Member:
+        """A `ropeway worker`, started again whenever it has ended."""
+        command = _ropeway("worker", TASKS, "--url", self.url, "--port", "-1", "--log-format", "json")
+        command += ["--concurrency", str(concurrency), "--processes", str(processes)]
+        command += ["--lease-seconds", str(self.lease_seconds)]
+        return self.add(name, command, kept=True, env={**self.worker_env, **env})
+
+    def producer(
+        self,
+        name: str,
+        jobs: int,
+        rate: float,
+        kinds: Mapping[str, float],
+        *,
+        fields: Mapping[str, object] | None = None,
+        url: str | None = None,
+    ) -> Member:
+        command = [sys.executable, "-m", "chaos.producing", "--url", url or self.url, "--name", name]
+        command += ["--jobs", str(jobs), "--rate", str(rate), "--seed", str(self.chance.randrange(2**31))]
+        command += ["--kinds", json.dumps(dict(kinds)), "--fields", json.dumps(dict(fields or {}))]
+        if self.token:
+            command += ["--token", self.token]
+        return self.add(name, command, kept=False)
+
+    def add(
+        self, name: str, command: Sequence[str], *, kept: bool, env: Mapping[str, str] | None = None
+    ) -> Member:
+        member = Member(self, name, command, {**self.environment(name), **(env or {})}, kept=kept)
+        self.members.append(member)
+        return member
+
+    def environment(self, role: str) -> dict[str, str]:
+        paths = [str(ROOT), str(ROOT / "src"), str(ROOT / "chaos" / "inject")]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), HISTORY: str(self.histories), ROLE: role}
+        if self.token:
+            env["ROPEWAY_TOKEN"] = self.token
+        return env
+
+    def named(self, prefix: str) -> list[Member]:
+        return [member for member in self.members if member.name.startswith(prefix)]
+
+    async def keep(self) -> None:
+        """As a process manager would: whoever has ended is started again."""
+        while True:
+            for member in self.members:
+                if member.kept and not member.running:
+                    member.start()
+            await asyncio.sleep(0.1)
+
+    # ── what is in the store ──
+
+    async def engine(self) -> Engine:
+        """The store itself, as nobody's fault can reach it but its own."""
+        if self._engine is None:
+            url = self.direct or self.url
+            settings = Settings.load({"url": url, **({"token": self.token} if not self.direct else {})})
+            self._engine = engine_for(settings)
+            await self._engine.open()
+        return self._engine
+
+    async def recorded(self) -> RecordingEngine:
+        """The same, with every call written down: for experiments that are their own producer and worker."""
+        return RecordingEngine(await self.engine(), Recorder(self.histories, "direct"))
+
+    async def live(self) -> int:
+        """How many jobs have not ended; counted no further than some."""
+        engine = await self.engine()
+        return (await engine.count(JobFilter(states=LIVE_STATES), cap=1_000)).number
+
+    async def until(self, fact: Callable[[], Any], what: str, *, within: float) -> None:
+        """Wait for a fact, by asking; RunBroken when it does not come true."""
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                answer = fact()
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
+            except Exception:  # noqa: BLE001 - what cannot be asked is not true yet
+                answer = False
+            if answer:
+                return
+            if time.monotonic() > deadline:
+                raise RunBroken(f"not within {within:g} s: {what}")
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        for member in self.members:
+            member.kept = False
+        for member in reversed(self.members):
+            await asyncio.to_thread(member.end)
+        if self._engine is not None:
+            await self._engine.close()
+        self.nemesis.close()
+
+
+@asynccontextmanager
+async def staged(
+    kind: str,
+    folder: Path,
+    seed: int,
+    *,
+    lease_seconds: float = 3.0,
+    pg_settings: Mapping[str, object] | None = None,
+    disk: str | None = None,
+) -> AsyncIterator[Stage]:
+    """An empty store of that kind with nobody on it yet, and the servers that lead to it.
+
+    `disk`: the store is on a disk of its own, of that size.
+    """
+    stage = Stage(kind, folder, seed, lease_seconds=lease_seconds)
+    async with contextlib.AsyncExitStack() as stack:
+        if disk is not None:
+            stage.disk = stack.enter_context(_small_disk(stage.folder / "disk", disk))
+        if stage.store == "postgres":
+            stage.server = await asyncio.to_thread(_postgres, stage.disk, pg_settings)
+            stack.callback(stage.server.close)
+        stack.push_async_callback(stage.close)
+        await _prepare(stage)
+        keeping = asyncio.create_task(stage.keep())
+        try:
+            yield stage
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+
+
+def _postgres(disk: Path | None, settings: Mapping[str, object] | None) -> PrivatePostgres:
+    if disk is None:
+        return PrivatePostgres(shared_buffers="128MB", settings=settings)
+    before, tempfile.tempdir = tempfile.tempdir, str(disk)
+    try:
+        # Its log of changes must leave room for what is stored.
+        small = {"max_wal_size": "64MB", "min_wal_size": "32MB"}
+        return PrivatePostgres(shared_buffers="32MB", settings={**small, **(settings or {})})
+    finally:
+        tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory; it takes root."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0777", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RunBroken(f"a small disk cannot be mounted: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+async def _prepare(stage: Stage) -> None:
+    if stage.server is not None:
+        stage.direct = stage.server.create_database("chaos")
+        _run(stage, "migrate", "up", "--url", stage.direct)
+        await _make_effects(stage.direct)
+    elif stage.store == "sqlite":
+        stage.direct = f"sqlite:///{(stage.disk or stage.folder) / 'jobs.db'}"
+        _run(stage, "migrate", "up", "--url", stage.direct)
+    stage.url = stage.direct
+    if stage.over_http:
+        await _serve(stage)
+
+
+async def _serve(stage: Stage) -> None:
+    """Two API processes where the store can be shared, one where it cannot; workers use the first."""
+    ports = [free_port() for _ in range(1 if stage.store == "memory" else 2)]
+    target = stage.direct or "memory://"
+    if stage.store == "memory":
+        token_options = ["--no-auth"]
+    else:
+        told = _run(
+            stage,
+            "keys",
+            "create",
+            "chaos",
+            "--scope",
+            "enqueue,work,read,read:payload,admin",
+            "--url",
+            target,
+            "--json",
+        )
+        stage.token = json.loads(told)["token"]
+        token_options = []
+    for number, port in enumerate(ports):
+        command = _ropeway(
+            "server", "--url", target, "--port", str(port), "--log-level", "WARNING", *token_options
+        )
+        stage.add(f"api{number}", command, kept=stage.store != "memory", env=SERVER_LIMITS)
+    stage.url = f"http://127.0.0.1:{ports[0]}"
+
+    def ready() -> bool:
+        with urlopen(f"{stage.url}/ready", timeout=2) as answer:
+            return bool(answer.status == 200)
+
+    await stage.until(lambda: asyncio.to_thread(ready), "the server is ready", within=START_SECONDS)
+
+
+async def _make_effects(url: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("CREATE TABLE chaos_effects (job_id uuid NOT NULL)")
+    finally:
+        await connection.close()
+
+
+async def effects_of(stage: Stage) -> dict[str, int]:
+    """The rows that transactional handlers wrote, by job."""
+    if stage.server is None:
+        return {}
+    import asyncpg
+
+    connection = await asyncpg.connect(stage.direct)
+    try:
+        rows = await connection.fetch("SELECT job_id, count(*) AS number FROM chaos_effects GROUP BY job_id")
+    finally:
+        await connection.close()
+    return {str(row["job_id"]): row["number"] for row in rows}
+
+
+def _ropeway(*words: str) -> list[str]:
+    return [sys.executable, "-m", "ropeway", *words]
+
+
+def _run(stage: Stage, *words: str) -> str:
+    env = {name: value for name, value in stage.environment("setup").items() if name != HISTORY}
+    done = subprocess.run(_ropeway(*words), cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RunBroken(f"ropeway {words[0]} failed: {done.stderr[-500:]}")
+    return done.stdout
