@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import selectors
 import time
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from chaos.virtual import BEGIN
+from ropeway.runtime import ids
 
 T = TypeVar("T")
 
@@ -62,16 +64,24 @@ class LoopClock:
 
 
 @contextmanager
-def _on_virtual_time(loop: JumpingLoop) -> Iterator[None]:
-    """What asks the machine for the time gets the loop's."""
+def _nothing_of_the_machine(loop: JumpingLoop, seed: int) -> Iterator[None]:
+    """What asks the machine for the time gets the loop's, and what asks it for random bytes gets the seed's: ids
+    are in sets, and a set's order is that of its members."""
+    chance = random.Random(seed)
 
     def wall() -> float:
         return BEGIN.timestamp() + loop.virtual
+
+    def nanoseconds() -> int:
+        return int(wall() * 1e9)
 
     with (
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(time, "perf_counter", loop.time),
         mock.patch.object(time, "time", wall),
+        mock.patch.object(time, "time_ns", nanoseconds),
+        mock.patch.object(os, "urandom", chance.randbytes),
+        mock.patch.object(ids, "_last_moment", 0),
     ):
         yield
 
@@ -81,5 +91,5 @@ def run_virtually(seed: int, work: Coroutine[Any, Any, T], loop: JumpingLoop) ->
     random.seed(seed)
     # Those that were killed leave tasks behind, as a killed process does.
     loop.set_exception_handler(lambda *_: None)
-    with _on_virtual_time(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with _nothing_of_the_machine(loop, seed), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(work)

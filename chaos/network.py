@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.virtual import Sleep
 from ropeway.core.errors import Indeterminate, Unavailable
-from ropeway.engines.protocol import Engine
+from ropeway.engines.protocol import Engine, LeaseBatch
 
 #: The calls that go over it; what else an engine offers is asked directly.
 CARRIED = frozenset(
@@ -33,6 +33,8 @@ class Network:
         self._chance = chance
         self.loss = loss
         self.closed = False
+        #: Gets the answer to a claim that is lost on its way: clients of real stores give back what it took.
+        self.missed: Callable[[LeaseBatch], None] = lambda _: None
         self._slowest = slowest
         self._sleep = sleep
 
@@ -57,5 +59,7 @@ class Network:
         answer = await call() if arrived else None
         await self._pass()
         if lost:
+            if isinstance(answer, LeaseBatch):
+                self.missed(answer)
             raise Indeterminate("the connection broke")
         return answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -24,10 +24,12 @@ from chaos.virtual import BEGIN
 from ropeway import JobContext, Ropeway
 from ropeway.core.errors import EngineError
 from ropeway.core.job import NewJob
+from ropeway.core.lease import Lease
+from ropeway.core.outcome import Released
 from ropeway.core.query import JobFilter
 from ropeway.core.states import LIVE_STATES
 from ropeway.engines.memory import MemoryEngine
-from ropeway.engines.protocol import Engine, EngineRules
+from ropeway.engines.protocol import Engine, EngineRules, LeaseBatch, Settlement
 from ropeway.settings import Settings
 from ropeway.upkeep import Upkeep
 from ropeway.worker.inprocess import InProcessWorker
@@ -57,10 +59,27 @@ class RealWorker:
         self.recorder = DiesSilently(world.lines, f"worker{number}")
         self.recorder.pid = number
         self.link = Network(world.engine, world.chance, loss=LOSS, sleep=asyncio.sleep)
-        engine: Any = RecordingEngine(self.link, self.recorder)
+        self.link.missed = self._give_back_soon
+        self._engine = engine = RecordingEngine(self.link, self.recorder)
+        self._giving_back: set[asyncio.Task[None]] = set()
         options = WorkerOptions(concurrency=3, lease_seconds=LEASE_SECONDS, poll_seconds=0.5, drain_seconds=5.0)
         app = tasks(world, self)
-        self.worker = InProcessWorker(app.program, engine, options)
+        self.worker = InProcessWorker(app.program, cast("Engine", engine), options)
+
+    def _give_back_soon(self, missed: LeaseBatch) -> None:
+        """As the engines of real stores do (`give_back`, `_missed`): nobody else would, while the worker lives."""
+        task = asyncio.create_task(self._give_back([each.lease for each in missed.leases]))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(self, leases: list[Lease]) -> None:
+        while leases:
+            try:
+                await self._engine.settle([Settlement(lease, Released()) for lease in leases])
+            except EngineError:
+                await asyncio.sleep(0.2)
+            else:
+                return
 
     def die(self) -> None:
         self.recorder.dead = True

@@ -45,7 +45,7 @@ class MemorySubscription:
         return True
 
     async def close(self) -> None:
-        self._store.subscriptions.discard(self)
+        self._store.subscriptions.pop(self, None)
 
 
 class MemoryStore:
@@ -72,7 +72,8 @@ class MemoryStore:
         self.events_removed = 0
         self.places = itertools.count(1)
         self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
-        self.subscriptions: set[MemorySubscription] = set()
+        #: In the order in which they came, so that a run that is made again is the same.
+        self.subscriptions: dict[MemorySubscription, None] = {}
         self._secret = secrets.token_bytes(32)
 
     async def now(self) -> datetime:
@@ -83,7 +84,7 @@ class MemoryStore:
 
     async def subscribe(self, queues: Collection[str], *, tenant: str = DEFAULT_TENANT) -> MemorySubscription:
         subscription = MemorySubscription(self, frozenset((tenant, queue) for queue in queues))
-        self.subscriptions.add(subscription)
+        self.subscriptions[subscription] = None
         return subscription
 
     def signal(self, tenant: str, queue: str) -> None:
