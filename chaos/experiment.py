@@ -42,6 +42,8 @@ class Run:
     producing: Callable[[], bool]
     faults: int = 0
     notes: dict[str, float] = field(default_factory=dict)
+    #: What a follower of the event log saw: job and seq. None: nobody followed.
+    seen: list[tuple[str, int]] | None = None
 
 
 Faults = Callable[[Run], Awaitable[None]]

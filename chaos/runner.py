@@ -44,7 +44,7 @@ async def run(
     async with staged(kind, folder, seed, lease_seconds=experiment.lease_seconds, disk=disk) as stage:
         async with experiment.around(stage):
             done = await (_alone if experiment.alone else _play)(experiment, stage, asked, say)
-        state = await _state(stage)
+        state = await _state(stage, done)
     (folder / "state.json").write_text(json.dumps(state))
     facts = gather(history.read(folder / "histories"), state)
     violations = verdict(experiment, facts, done)
@@ -135,10 +135,10 @@ async def _tell(run: Run, say: Say) -> None:
         say(f"{run.faults} of {run.size.faults} faults so far")
 
 
-async def _state(stage: Stage) -> dict[str, Any]:
+async def _state(stage: Stage, run: Run) -> dict[str, Any]:
     engine = await stage.engine()
     epoch = time.time() - time.monotonic()
-    return await snapshot(engine, epoch=epoch, effects=await effects_of(stage))
+    return await snapshot(engine, epoch=epoch, effects=await effects_of(stage), seen=run.seen)
 
 
 def commit() -> str:

@@ -92,8 +92,13 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
             ops.append(Op("expire", began, inf))
         elif event.name == EventName.RELEASED and not _released_by_call(facts, id, event.attempt):
             ops.append(Op("give_back", began, inf, attempt=event.attempt))
+    calls = facts.calls.get(id, ())
+    known_redrives = sum(call.verb == Verb.REDRIVE and (call.accepted or call.unknown) for call in calls)
+    redriven = sum(event.name == EventName.RETRIED for event in events)
+    # By a filter, that is by somebody who did not name this job.
+    ops += [Op(Verb.REDRIVE, began, inf, answer="queued")] * max(0, redriven - known_redrives)
     died = {event.attempt for event in events if event.name == EventName.DLQ and "cause" not in event.data}
-    ops += [_called(call, died) for call in facts.calls.get(id, ()) if call.phase != "fail"]
+    ops += [_called(call, died) for call in calls if call.phase != "fail"]
     return ops
 
 

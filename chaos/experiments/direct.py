@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
@@ -16,18 +19,19 @@ from ropeway.core.job import NewJob
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Outcome
 from ropeway.core.payload import JobError
+from ropeway.core.states import EventName
 from ropeway.engines.protocol import Leased, Settled, Settlement, WorkerRef
 from ropeway.runtime.ids import token
 
 BATCH = 100
 
 
-def _worker(name: str) -> WorkerRef:
+def somebody(name: str) -> WorkerRef:
     return WorkerRef(name, token())
 
 
-async def _leased(engine: RecordingEngine, run: Run, queue: str, count: int) -> list[Leased]:
-    batch = await engine.lease([queue], count, _worker("direct"), lease_seconds=60.0)
+async def leased_here(engine: RecordingEngine, run: Run, queue: str, count: int) -> list[Leased]:
+    batch = await engine.lease([queue], count, somebody("direct"), lease_seconds=60.0)
     for each in batch.leases:
         run.stage.nemesis.write("start", "ok", job=str(each.lease.job_id), attempt=each.lease.attempt)
     return batch.leases
@@ -44,7 +48,7 @@ async def partial_batches(run: Run) -> None:
         queue = f"batch{turn}"
         keys = [f"{queue}-{index}" for index in range(BATCH)]
         await engine.enqueue([NewJob("chaos.ok", queue=queue, idempotency_key=key) for key in keys])
-        leases = await _leased(engine, run, queue, BATCH)
+        leases = await leased_here(engine, run, queue, BATCH)
         stale = run.stage.chance.randrange(BATCH)
         await engine.cancel([leases[stale].lease.job_id])
         answers = await engine.settle([Settlement(each.lease, Done()) for each in leases])
@@ -69,7 +73,7 @@ def _settling(outcome: Outcome) -> Step:
 
 
 async def _lease_again(engine: RecordingEngine, id: UUID, _lease: Lease) -> None:
-    await engine.lease([_queue_of(id)], 1, _worker("second"), lease_seconds=60.0)
+    await engine.lease([_queue_of(id)], 1, somebody("second"), lease_seconds=60.0)
 
 
 def _queue_of(id: UUID) -> str:
@@ -103,7 +107,7 @@ async def every_order(run: Run) -> None:
             [NewJob("chaos.ok", queue=f"race-{number}", idempotency_key=f"race-{number}", max_attempts=25)]
         )
         QUEUES[answer.id] = number
-        (leased,) = await _leased(engine, run, f"race-{number}", 1)
+        (leased,) = await leased_here(engine, run, f"race-{number}", 1)
         steps = [STEPS[name](engine, answer.id, leased.lease) for name in order]
         if at_once:
             await asyncio.gather(*steps)
@@ -150,14 +154,74 @@ async def slow_batches(run: Run) -> None:
 
 async def _finish(engine: RecordingEngine, run: Run, queue: str) -> None:
     """Run and ack all of a queue, so that the run ends with everything ended."""
-    while leases := await _leased(engine, run, queue, 1_000):
+    while leases := await leased_here(engine, run, queue, 1_000):
         answers = await engine.settle([Settlement(each.lease, Done()) for each in leases])
         for answer in answers:
             if isinstance(answer, RopewayError):
                 raise answer
 
 
+# ── E27: very many dead jobs ──
+
+#: Seconds that a page of the dead may take at the 99th percentile.
+LIST_SECONDS = 0.1
+
+
+async def many_dead(run: Run) -> None:
+    """A great heap of dead jobs is listed, and a part of it made to run again by somebody who is killed."""
+    stage = run.stage
+    engine = await stage.recorded()
+    for turn in range(run.size.jobs // 1_000):
+        # A tenth of them is to run again.
+        queue = "again" if turn % 10 == 0 else "dead"
+        jobs = [NewJob("chaos.ok", queue=queue, idempotency_key=f"dead-{turn}-{i}") for i in range(1_000)]
+        await engine.enqueue(jobs)
+        leases = await leased_here(engine, run, queue, 1_000)
+        refused = Failed(JobError("Trouble", f"of kind {turn % 7}"), retry=False)
+        await engine.settle([Settlement(each.lease, refused) for each in leases])
+    times = []
+    for _ in range(100):
+        began = time.perf_counter()
+        await engine.find(order="died", limit=50)
+        times.append(time.perf_counter() - began)
+    run.notes["list of the dead p99, s"] = round(sorted(times)[98], 4)
+    command = [sys.executable, "-m", "chaos.redriving", stage.direct, "again"]
+    while True:
+        member = stage.add(f"redrive{run.faults}", command, kept=False)
+        if run.faults < run.size.faults:
+            await asyncio.sleep(stage.chance.uniform(0.4, 0.9))
+            stage.nemesis.write("fault", "ok", kind="kill", target_pid=member.process.pid)
+            member.signal_all(signal.SIGKILL)
+            run.faults += 1
+        await asyncio.to_thread(member.process.wait)
+        if member.process.returncode == 0:
+            break
+    await _finish(engine, run, "again")
+
+
+def redriven_once(facts: Facts, run: Run) -> list[Violation]:
+    found = []
+    p99 = run.notes["list of the dead p99, s"]
+    if p99 > LIST_SECONDS:
+        found.append(Violation("E27", "-", f"a page of the dead takes {p99:g} s"))
+    for id, events in facts.events.items():
+        again = sum(event.name == EventName.RETRIED for event in events)
+        if again > 1:
+            found.append(Violation("E27", id, f"was made to run again {again} times"))
+    return found
+
+
 EXPERIMENTS = (
+    Experiment(
+        id="E27",
+        title="very many dead jobs, and a redrive that is killed",
+        small=Size(30_000, 3),
+        full=Size(1_000_000, 10),
+        faults=many_dead,
+        bar=redriven_once,
+        engines=("sqlite", "postgres"),
+        alone=True,
+    ),
     Experiment(
         id="E11",
         title="batches that run out of time",

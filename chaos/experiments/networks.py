@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from urllib.parse import urlsplit
 
+from chaos.checker import Violation
 from chaos.experiment import Experiment, Run, Size
+from chaos.facts import Facts
+from chaos.following import Follower
 from chaos.proxy import FaultProxy, Trouble
+from chaos.stage import DRAIN_SECONDS, Stage
 
 #: What a connection may get into. An answer to an enqueue has some hundred bytes, so many are cut inside one.
 TROUBLES = (
@@ -59,6 +64,45 @@ async def bad_network(run: Run) -> None:
     await between(run, TROUBLES, 0.3)
 
 
+# ── E23: a stream that is cut and resumed ──
+
+#: A follower has seen all there was when it has heard nothing new for so long.
+QUIET_SECONDS = 3.0
+
+
+async def cut_streams(run: Run) -> None:
+    """Somebody reads all events over HTTP, and the line is cut every moment."""
+    stage = run.stage
+    address = urlsplit(stage.url)
+    assert address.port is not None
+    async with FaultProxy(address.port, stage.chance) as proxy:
+        follower = Follower(f"http://127.0.0.1:{proxy.port}", stage.token)
+        follower.start()
+        try:
+            while run.faults < run.size.faults or run.producing():
+                await asyncio.sleep(stage.chance.uniform(0.05, 0.3))
+                if proxy.cut():
+                    run.faults += 1
+            await stage.until(
+                lambda: _seen_all(stage, follower), "everything has ended and was seen", within=DRAIN_SECONDS
+            )
+        finally:
+            await follower.stop()
+    run.seen = follower.seen
+    run.notes["events seen"] = len(follower.seen)
+    run.notes["connections"] = follower.connections
+
+
+async def _seen_all(stage: Stage, follower: Follower) -> bool:
+    return await stage.live() == 0 and time.monotonic() - follower.heard_at > QUIET_SECONDS
+
+
+def nothing_foreign(facts: Facts, _run: Run) -> list[Violation]:
+    """Only events of jobs that are there."""
+    strange = {job for job, _ in facts.seen or ()} - facts.finals.keys()
+    return [Violation("E23", job, "was told of and is not there") for job in strange]
+
+
 EXPERIMENTS = (
     Experiment(
         id="E03",
@@ -77,5 +121,14 @@ EXPERIMENTS = (
         faults=bad_network,
         engines=("postgres", "http-sqlite", "http-postgres"),
         rate=0.0,
+    ),
+    Experiment(
+        id="E23",
+        title="event streams cut and resumed",
+        small=Size(4_000, 150),
+        full=Size(12_000, 1_000),
+        faults=cut_streams,
+        bar=nothing_foreign,
+        engines=("http-sqlite", "http-postgres", "http-memory"),
     ),
 )
