@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from chaos.checker import Violation
 from chaos.facts import Facts
@@ -40,6 +41,8 @@ class Run:
     size: Size
     #: Whether producers are still at it.
     producing: Callable[[], bool]
+    #: What the experiment's surroundings gave it.
+    given: Any = None
     faults: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     #: What a follower of the event log saw: job and seq. None: nobody followed.
@@ -50,7 +53,7 @@ Faults = Callable[[Run], Awaitable[None]]
 Bar = Callable[[Facts, Run], list[Violation]]
 
 
-Around = Callable[[Stage], AbstractAsyncContextManager[None]]
+Around = Callable[[Stage], AbstractAsyncContextManager[Any]]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`python -m chaos.redriving URL QUEUE`: make the dead of one queue run again, step by step, until none is there."""
+"""`python -m chaos.redriving URL QUEUE`: makes the dead of a queue run again, step by step, until none is left."""
 
 from __future__ import annotations
 

@@ -42,8 +42,9 @@ async def run(
     began = time.monotonic()
     disk = experiment.disk.get(kind.removeprefix("http-"))
     async with staged(kind, folder, seed, lease_seconds=experiment.lease_seconds, disk=disk) as stage:
-        async with experiment.around(stage):
-            done = await (_alone if experiment.alone else _play)(experiment, stage, asked, say)
+        async with experiment.around(stage) as given:
+            done = Run(stage, asked, lambda: False, given)
+            await (_alone if experiment.alone else _play)(experiment, done, say)
         state = await _state(stage, done)
     (folder / "state.json").write_text(json.dumps(state))
     facts = gather(history.read(folder / "histories"), state)
@@ -73,7 +74,8 @@ def verdict(experiment: Experiment, facts: Facts, done: Run) -> list[Violation]:
     return found
 
 
-async def _play(experiment: Experiment, stage: Stage, size: Size, say: Say) -> Run:
+async def _play(experiment: Experiment, run: Run, say: Say) -> None:
+    stage, size = run.stage, run.size
     for number in range(experiment.workers):
         stage.worker(f"worker{number}", concurrency=experiment.concurrency)
     say("warm: waiting until every worker is at work")
@@ -89,7 +91,7 @@ async def _play(experiment: Experiment, stage: Stage, size: Size, say: Say) -> R
             )
             for number in range(2)
         ]
-    run = Run(stage, size, lambda: any(producer.running for producer in producers))
+    run.producing = lambda: any(producer.running for producer in producers)
     telling = asyncio.create_task(_tell(run, say))
     try:
         say(f"faults: {size.faults} on {size.jobs:,} jobs")
@@ -103,18 +105,15 @@ async def _play(experiment: Experiment, stage: Stage, size: Size, say: Say) -> R
     await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
     # What is reported twice is reported by now.
     await asyncio.sleep(stage.lease_seconds)
-    return run
 
 
-async def _alone(experiment: Experiment, stage: Stage, size: Size, say: Say) -> Run:
+async def _alone(experiment: Experiment, run: Run, say: Say) -> None:
     """Nobody else is there: the experiment does it all."""
-    run = Run(stage, size, lambda: False)
     telling = asyncio.create_task(_tell(run, say))
     try:
         await experiment.faults(run)
     finally:
         telling.cancel()
-    return run
 
 
 async def _nothing_live(stage: Stage) -> bool:

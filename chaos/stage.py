@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +134,7 @@ class Stage:
         self.url = ""
         self.token = ""
         self._engine: Engine | None = None
+        self._afterwards: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def over_http(self) -> bool:
@@ -205,6 +206,18 @@ class Stage:
             await self._engine.open()
         return self._engine
 
+    async def moved_to(self, server: PrivatePostgres) -> None:
+        """The database is on another server now."""
+        if self._engine is not None:
+            await self._engine.close()
+            self._engine = None
+        self.server = server
+        self.direct = server.url_for("chaos")
+
+    def afterwards(self, do: Callable[[], Awaitable[None]]) -> None:
+        """What is to be done when the run is over and everything has been read."""
+        self._afterwards.append(do)
+
     async def recorded(self) -> RecordingEngine:
         """The same, with every call written down: for experiments that are their own producer and worker."""
         return RecordingEngine(await self.engine(), Recorder(self.histories, "direct"))
@@ -237,6 +250,8 @@ class Stage:
             await asyncio.to_thread(member.end)
         if self._engine is not None:
             await self._engine.close()
+        for do in self._afterwards:
+            await do()
         self.nemesis.close()
 
 
