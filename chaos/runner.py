@@ -102,7 +102,10 @@ async def _play(experiment: Experiment, run: Run, say: Say) -> None:
         telling.cancel()
     say("heal and drain: no more faults, everything has to end")
     stage.nemesis.write("phase", "ok", name="heal")
-    await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
+    try:
+        await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
+    except RunBroken as error:
+        say(f"{error}: the checker will say which")
     # What is reported twice is reported by now.
     await asyncio.sleep(stage.lease_seconds)
 
