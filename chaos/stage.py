@@ -86,11 +86,7 @@ class Member:
 
     def children(self) -> list[int]:
         """The processes that it started, not theirs."""
-        try:
-            pid = self.process.pid
-            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        except (OSError, ValueError):
-            return []
+        return children_of(self.process.pid)
 
     def signal_all(self, number: signal.Signals) -> None:
         """To it and all that it started."""
@@ -382,6 +378,14 @@ async def effects_of(stage: Stage) -> dict[str, int]:
     finally:
         await connection.close()
     return {str(row["job_id"]): row["number"] for row in rows}
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started and that live; none if it is gone."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (OSError, ValueError):
+        return []
 
 
 def _ropeway(*words: str) -> list[str]:

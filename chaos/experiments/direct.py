@@ -146,13 +146,13 @@ async def slow_batches(run: Run) -> None:
                 stage.nemesis.write("fault", "ok", kind="timeout")
                 await patient.enqueue(jobs)
             run.faults += 1
-            await _finish(patient, run, f"slow{turn}")
+            await finish(patient, run, f"slow{turn}")
     finally:
         await hurried_engine.close()
     run.notes["batches refused for time"] = refused
 
 
-async def _finish(engine: RecordingEngine, run: Run, queue: str) -> None:
+async def finish(engine: RecordingEngine, run: Run, queue: str) -> None:
     """Run and ack all of a queue, so that the run ends with everything ended."""
     while leases := await leased_here(engine, run, queue, 1_000):
         answers = await engine.settle([Settlement(each.lease, Done()) for each in leases])
@@ -196,7 +196,7 @@ async def many_dead(run: Run) -> None:
         await asyncio.to_thread(member.process.wait)
         if member.process.returncode == 0:
             break
-    await _finish(engine, run, "again")
+    await finish(engine, run, "again")
 
 
 def redriven_once(facts: Facts, run: Run) -> list[Violation]:

@@ -1,13 +1,10 @@
-"""A primary that is lost and a standby that takes its place: E06, with every commit on both (sync) or not (async).
-
-What an asynchronous standby had not received is gone with the primary. That is what asynchronous means; the run
-says how much it was, and only the synchronous one must lose nothing.
-"""
+"""A primary and its synchronous standby: one is lost and the other takes over (E06), or stands still (E07)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -16,10 +13,19 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from chaos.checker import Violation
 from chaos.experiment import MIXED, Experiment, Run, Size
+from chaos.experiments.direct import finish
+from chaos.facts import Facts
+from chaos.history import Recorder
 from chaos.proxy import FaultProxy
-from chaos.stage import Stage
+from chaos.recording import RecordingEngine
+from chaos.stage import Stage, children_of
 from devtools.postgres import PrivatePostgres
+from ropeway.core.errors import EngineError
+from ropeway.core.job import NewJob
+from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.postgres.connection import Bounds
 
 #: Seconds that a standby has to catch up.
 CATCH_UP = 60.0
@@ -41,6 +47,14 @@ class Standby(PrivatePostgres):
         )
         if code != 0:
             raise self._failure(f"could not be copied (pg_basebackup ended with {code})")
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """To each of its processes."""
+        pid = self.pid
+        assert pid is not None
+        for each in (pid, *children_of(pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
 
 
 class Pair:
@@ -121,7 +135,55 @@ async def _fail_over_and_over(run: Run, *, synchronous: bool) -> None:
         run.faults += 1
 
 
+# ── E07: commits that cannot be copied ──
+
+
+async def unconfirmed(run: Run) -> None:
+    """The standby stands still, so no commit is confirmed: nothing may be accepted, and later everything is."""
+    stage, pair = run.stage, run.given
+    await pair.attach(synchronous=True)
+    patient = await stage.recorded()
+    hurried_engine = PostgresEngine(stage.direct, bounds=Bounds(statement=0.2, lock=0.2, idle=10.0))
+    hurried = RecordingEngine(hurried_engine, Recorder(stage.histories, "hurried"))
+    await hurried_engine.open()
+    accepted = 0
+    try:
+        for turn in range(run.size.faults):
+            jobs = [NewJob("chaos.ok", queue="copied", idempotency_key=f"copied-{turn}-{i}") for i in range(5)]
+            stage.nemesis.write("fault", "ok", kind="standby", until=time.monotonic() + 1.0)
+            pair.standby.signal_all(signal.SIGSTOP)
+            try:
+                await hurried.enqueue(jobs)
+                accepted += 1
+            except EngineError:
+                pass
+            finally:
+                pair.standby.signal_all(signal.SIGCONT)
+            await patient.enqueue(jobs)
+            run.faults += 1
+        await finish(patient, run, "copied")
+    finally:
+        await hurried_engine.close()
+    run.notes["accepted without a copy"] = accepted
+
+
+def nothing_without_a_copy(_facts: Facts, run: Run) -> list[Violation]:
+    accepted = run.notes["accepted without a copy"]
+    return [Violation("E07", "-", f"{accepted:g} calls were accepted without a copy")] if accepted else []
+
+
 EXPERIMENTS = (
+    Experiment(
+        id="E07",
+        title="the synchronous standby stands still",
+        small=Size(200, 40),
+        full=Size(1_000, 200),
+        faults=unconfirmed,
+        bar=nothing_without_a_copy,
+        around=behind_a_proxy,
+        engines=("postgres",),
+        alone=True,
+    ),
     Experiment(
         id="E06",
         title="the primary is lost, a synchronous standby takes over",
