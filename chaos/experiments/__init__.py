@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from chaos.experiment import Experiment
-from chaos.experiments import copies, databases, direct, failover, handlers, networks, surroundings, workers
+from chaos.experiments import (
+    copies,
+    databases,
+    direct,
+    failover,
+    handlers,
+    memory,
+    networks,
+    surroundings,
+    workers,
+)
 
 EXPERIMENTS: dict[str, Experiment] = {
     each.id: each
-    for room in (workers, databases, networks, handlers, surroundings, direct, copies, failover)
+    for room in (workers, databases, networks, handlers, surroundings, direct, copies, failover, memory)
     for each in room.EXPERIMENTS
 }
