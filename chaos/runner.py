@@ -101,7 +101,7 @@ async def _play(experiment: Experiment, run: Run, say: Say) -> None:
     finally:
         telling.cancel()
     say("heal and drain: no more faults, everything has to end")
-    stage.nemesis.write("phase", "ok", name="heal")
+    stage.heal()
     try:
         await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
     except RunBroken as error:

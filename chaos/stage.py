@@ -126,11 +126,13 @@ class Stage:
         self.members: list[Member] = []
         #: More variables for every worker of this run.
         self.worker_env: dict[str, str] = {}
+        self.producer_env: dict[str, str] = {}
         self.direct = ""
         self.url = ""
         self.token = ""
         self._engine: Engine | None = None
         self._afterwards: list[Callable[[], Awaitable[None]]] = []
+        self._healing: list[Callable[[], None]] = []
 
     @property
     def over_http(self) -> bool:
@@ -164,7 +166,7 @@ class Stage:
         command += ["--kinds", json.dumps(dict(kinds)), "--fields", json.dumps(dict(fields or {}))]
         if self.token:
             command += ["--token", self.token]
-        return self.add(name, command, kept=False)
+        return self.add(name, command, kept=False, env=self.producer_env)
 
     def add(
         self, name: str, command: Sequence[str], *, kept: bool, env: Mapping[str, str] | None = None
@@ -209,6 +211,16 @@ class Stage:
             self._engine = None
         self.server = server
         self.direct = server.url_for("chaos")
+
+    def at_heal(self, do: Callable[[], None]) -> None:
+        """What ends faults that go on by themselves."""
+        self._healing.append(do)
+
+    def heal(self) -> None:
+        """No more faults."""
+        for do in self._healing:
+            do()
+        self.nemesis.write("phase", "ok", name="heal")
 
     def afterwards(self, do: Callable[[], Awaitable[None]]) -> None:
         """What is to be done when the run is over and everything has been read."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from chaos.checker import Violation
@@ -60,6 +62,22 @@ async def lost_replies(run: Run) -> None:
     await between(run, LOST_REPLIES, 0.4)
 
 
+@asynccontextmanager
+async def forgetful(stage: Stage) -> AsyncIterator[None]:
+    """A fifth of all commits of enqueues is not told to whoever asked (where the store is reached directly)."""
+    log = stage.histories / "faultpoints.jsonl"
+    stage.producer_env |= {"ROPEWAY_FAULTS": "enqueue.committed=raise:0.2", "ROPEWAY_FAULTS_LOG": str(log)}
+    yield
+
+
+async def lost_commits(run: Run) -> None:
+    """The load itself brings the faults; they are counted from what the fault points wrote down."""
+    stage = run.stage
+    await stage.until(lambda: not run.producing(), "all jobs are accepted", within=600)
+    log = stage.histories / "faultpoints.jsonl"
+    run.faults = len(log.read_text().splitlines()) if log.exists() else 0
+
+
 async def bad_network(run: Run) -> None:
     await between(run, TROUBLES, 0.3)
 
@@ -104,6 +122,17 @@ def nothing_foreign(facts: Facts, _run: Run) -> list[Violation]:
 
 
 EXPERIMENTS = (
+    Experiment(
+        id="E03L",
+        title="commits of enqueues that nobody is told of, asked for again",
+        small=Size(6_000, 1_000),
+        full=Size(20_000, 4_000),
+        faults=lost_commits,
+        around=forgetful,
+        engines=("sqlite", "postgres"),
+        rate=300.0,
+        kinds=KINDS,
+    ),
     Experiment(
         id="E03",
         title="answers to enqueues are lost and asked for again",

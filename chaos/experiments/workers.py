@@ -5,13 +5,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from chaos import nemesis
 from chaos.checker import Violation
 from chaos.checker.leasing import stale_calls
 from chaos.experiment import Experiment, Run, Size
 from chaos.facts import Facts
+from chaos.stage import Stage
 from ropeway.core.states import EventName
+
+#: Where a death is the most awkward: between a commit and whoever has to hear of it.
+AWKWARD = ("lease.committed", "settle.before", "settle.committed", "rescue.before", "rescue.committed")
+
+
+@asynccontextmanager
+async def dying_at_awkward_points(stage: Stage) -> AsyncIterator[None]:
+    """Workers also kill themselves, now and then, at fault points in the code."""
+    log = stage.histories / "faultpoints.jsonl"
+    stage.worker_env |= {
+        "ROPEWAY_FAULTS": ",".join(f"{point}=kill:0.002" for point in AWKWARD),
+        "ROPEWAY_FAULTS_LOG": str(log),
+    }
+    stage.at_heal(log.with_name(f"{log.name}.healed").touch)
+    yield
 
 
 async def kill_storm(run: Run) -> None:
@@ -93,6 +111,7 @@ EXPERIMENTS = (
         small=Size(6_000, 45),
         full=Size(20_000, 300),
         faults=kill_storm,
+        around=dying_at_awkward_points,
         recovery=2.0,
     ),
     Experiment(

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from ropeway.api.presence import Receive, until_gone
 from ropeway.api.reading import Patience
 from ropeway.api.routing import Header, Stream
+from ropeway.runtime.faultpoints import fault
 from ropeway.wire.problems import Refused
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -43,6 +44,7 @@ class Answering:
             headers.append((b"content-length", b"%d" % len(body)))
         if head:
             body = b""
+        fault("api.before_reply")
         if unread is None:
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -203,6 +203,9 @@ class Leasing(Protocol):
 
         Plain names are walked in strict order; with any `Weighted` the order is drawn by weight (a plain name
         weighs 1). Inside a queue: priority (aged), then first in, first out. Paused queues give nothing.
+
+        A call that raises, or whose caller goes away, gives back what it took, at once or soon: the owner knows of
+        no such lease, and its heartbeats would keep it for ever.
         """
         ...
 

@@ -24,6 +24,7 @@ from ropeway.core.outcome import Done, Failed, Outcome, Snoozed
 from ropeway.core.payload import CleanResult, JobError, clean_error, clean_result, clean_text
 from ropeway.core.states import State, Verb
 from ropeway.engines.protocol import EngineRules, Settled, Settlement, WorkerRef
+from ropeway.runtime.faultpoints import fault
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ async def settle(
 ) -> list[Settled | RopewayError]:
     """Write every outcome whose lease is current and answer each one, in order."""
     answers: dict[int, Settled | RopewayError] = {}
+    fault("settle.before")
     for positions in _rounds(settlements):
         acks = [i for i in positions if isinstance(settlements[i].outcome, Done)]
         others = [i for i in positions if not isinstance(settlements[i].outcome, Done)]
@@ -94,6 +96,7 @@ async def settle(
             await _acks(store, tenant, settlements, acks, rules, answers)
         if others:
             await _others(store, tenant, settlements, others, rules, draw, answers)
+    fault("settle.committed")
     return [answers[i] for i in range(len(settlements))]
 
 

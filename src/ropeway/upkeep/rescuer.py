@@ -9,6 +9,7 @@ from ropeway.core.errors import EngineError
 from ropeway.engines.protocol import Engine
 from ropeway.observability.logs import Logger
 from ropeway.observability.metrics import WorkerMetrics
+from ropeway.runtime.faultpoints import fault
 from ropeway.upkeep.telling import tell_taken_back
 
 #: Seconds after the engine's return in which nothing is taken back: workers could not beat meanwhile, and those
@@ -44,11 +45,13 @@ class Rescuer:
             self._not_before = self._monotonic() + GRACE
         if self._monotonic() < self._not_before:
             return False
+        fault("rescue.before")
         try:
             rescued = await self._engine.rescue(limit=self._batch)
         except EngineError:
             self._away = True
             raise
+        fault("rescue.committed")
         await tell_taken_back(self.name, rescued, self._engine, self._log, self._metrics)
         # A batch ends with a whole lease call's jobs, so it need not be full for more to be there.
         return bool(rescued)

@@ -27,6 +27,9 @@ ANSWER_SECONDS = 30.0
 #: Connections that are not in use are closed after so many seconds: sooner than the server closes them.
 IDLE_SECONDS = 15.0
 MOST_CONNECTIONS = 100
+#: Calls of one async transport that are on their way at once, those that wait at the server left aside. The HTTP
+#: library looks at every open connection whenever one is wanted or free: 50 at once made 170 to 600 calls/s.
+AT_ONCE = 8
 
 #: The server's own machine is not behind a proxy, whatever the environment says.
 _DIRECT: Mapping[str, None] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -171,12 +174,16 @@ class AsyncTransport:
         self._patience = patience
         mounts: Any = dict(_DIRECT)
         self.client = httpx.AsyncClient(**client_options(token, timeout), mounts=mounts)
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def send(self, call: Call[T]) -> T:
         tries = Tries(call, self._patience)
         while True:
             try:
-                return await self._try(call)
+                if call.waits:
+                    return await self._try(call)
+                async with self._turns:
+                    return await self._try(call)
             except Failed as failed:
                 pause = tries.pause(failed)
             await asyncio.sleep(pause)

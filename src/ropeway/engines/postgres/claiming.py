@@ -33,6 +33,7 @@ from ropeway.engines.protocol import (
     WorkerRef,
 )
 from ropeway.runtime import ids
+from ropeway.runtime.faultpoints import fault
 
 # Columns of `claim`, by position.
 _ID, _QUEUE, _PRIORITY, _PAYLOAD, _ATTEMPT = 0, 2, 3, 4, 5
@@ -59,11 +60,13 @@ class PostgresClaiming(PostgresOutcomes):
         order = queue_order(queues)
         tokens: list[UUID] = []
         try:
-            return await self._lease(tenant, order, count, worker, lease_seconds, tokens)
+            batch = await self._lease(tenant, order, count, worker, lease_seconds, tokens)
+            fault("lease.committed")
         except BaseException:
             # Whatever these claims took, the caller will never know of it.
             self.give_back(tokens)
             raise
+        return batch
 
     async def _lease(
         self,

@@ -18,6 +18,7 @@ from ropeway.engines import migrate, sqlfile
 from ropeway.engines.migrate import Migration
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.runtime import ids
+from ropeway.runtime.faultpoints import fault
 
 PACKAGE = "ropeway.engines.postgres.migrations"
 
@@ -75,6 +76,7 @@ class PostgresMigrations:
             for migration in migrate.pending(migrate.shipped(PACKAGE), await self._applied()):
                 tell(_name(migration))
                 await self._apply(migration)
+                fault("migrate.between")
                 await self._renew(holder)
                 done.append(_name(migration))
         finally:

@@ -21,6 +21,7 @@ from ropeway.engines.postgres.fields import Submission, folded, insert_arrays, i
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Enqueued
 from ropeway.runtime.coalesce import Coalescer
+from ropeway.runtime.faultpoints import fault
 from ropeway.runtime.ids import uuid7s
 
 #: Jobs per flush of coalesced single calls.
@@ -129,6 +130,7 @@ class PostgresSubmitting(PostgresStore):
             )
             answers = taken(batch, row)
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
+        fault("enqueue.committed")
         return answers
 
     async def _insert_bare(self, submission: Submission) -> Enqueued:
@@ -185,6 +187,7 @@ class PostgresSubmitting(PostgresStore):
         )
         stored = {answer.id for answer in answers if isinstance(answer, Enqueued) and not answer.deduplicated}
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch if s.id in stored})
+        fault("enqueue.committed")
         return answers
 
     async def _keyed_transaction(

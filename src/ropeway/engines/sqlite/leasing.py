@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ropeway.core import fields
-from ropeway.core.errors import RopewayError, Unavailable
+from ropeway.core.errors import Indeterminate, RopewayError, Unavailable
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Lost
@@ -22,6 +22,7 @@ from ropeway.engines.sqlite.settling import SqliteSettling, refusal
 from ropeway.engines.sqlite.transitions import take_back
 from ropeway.engines.sqlite.writer import Transaction, one_by_one
 from ropeway.runtime import ids
+from ropeway.runtime.faultpoints import fault
 from ropeway.runtime.ids import uuid_from_bytes
 
 SQL = statements("ropeway.engines.sqlite", "sql/leasing.sql")
@@ -61,7 +62,8 @@ class SqliteLeasing(SqliteSettling):
         claim = self.write(_lease_each, call, count)
         try:
             rows, at, next_due = await asyncio.shield(claim)
-        except asyncio.CancelledError:
+            fault("lease.committed")
+        except (asyncio.CancelledError, Indeterminate):
             claim.add_done_callback(lambda claim: self._give_back(claim, token))
             raise
         now, until = moment(at), moment(at + seconds(lease_seconds))

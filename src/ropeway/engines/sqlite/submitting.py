@@ -17,6 +17,7 @@ from ropeway.engines.sqlite.keys import KeyRing, Keys, Taken, kept_out, keys_of
 from ropeway.engines.sqlite.rows import micros, moment, seconds, text
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.writer import Transaction
+from ropeway.runtime.faultpoints import fault
 from ropeway.runtime.ids import uuid7s
 
 SQL = statements("ropeway.engines.sqlite", "sql/submitting.sql")
@@ -44,7 +45,9 @@ class SqliteSubmitting(SqliteStore):
             return []
         check_batch(jobs, self.clock.now(), self.rules.max_payload_bytes)
         asked = submission(tenant, jobs, self.rules.idempotency_window)
-        return await self.write(enqueue_all, asked, len(jobs))
+        answers = await self.write(enqueue_all, asked, len(jobs))
+        fault("enqueue.committed")
+        return answers
 
     async def kept_out(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[bool]:
         now = micros(self.clock.now())
