@@ -35,6 +35,8 @@ class Grant:
     seconds: float
     owner: str
     pid: int
+    #: When the job was due, by the engine's clock; 0: not told.
+    due: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def _note(facts: Facts, asked: Mapping[str, Any], told: Mapping[str, Any] | None
                 facts.enqueues.append(Enqueue(job["key"], job["type"], asked["t"], ended, phase, id, deduplicated))
         case "lease":
             if told is not None and phase == OK:
-                for job, attempt, token in told["leases"]:
+                for (job, attempt, token), due in zip(told["leases"], told["due"], strict=True):
                     facts.grants[job].append(
                         Grant(
                             job,
@@ -213,6 +215,7 @@ def _note(facts: Facts, asked: Mapping[str, Any], told: Mapping[str, Any] | None
                             asked["lease_seconds"],
                             asked["owner"],
                             asked["pid"],
+                            due,
                         )
                     )
         case "settle":

@@ -27,7 +27,7 @@ def kill_whole(stage: Stage, worker: Member) -> bool:
     """`kill -9` a worker with all it started, as the loss of its machine would."""
     if not worker.running:
         return False
-    for pid in [*worker.children(), worker.process.pid]:
+    for pid in worker.tree():
         stage.nemesis.write("fault", "ok", kind="kill", target_pid=pid, whole=True)
     worker.signal_all(signal.SIGKILL)
     return True
@@ -38,15 +38,21 @@ async def pause(stage: Stage, worker: Member, seconds: float) -> bool:
     if not worker.running:
         return False
     until = time.monotonic() + seconds
-    pids = [*worker.children(), worker.process.pid]
+    pids = worker.tree()
     for pid in pids:
         stage.nemesis.write("fault", "ok", kind="pause", target_pid=pid, until=until)
-    worker.signal_all(signal.SIGSTOP)
+    _signal(pids, signal.SIGSTOP)
     try:
         await asyncio.sleep(seconds)
     finally:
-        worker.signal_all(signal.SIGCONT)
+        _signal(pids, signal.SIGCONT)
     return True
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 async def crash_database(stage: Stage) -> None:

@@ -47,7 +47,10 @@ async def run(
             await (_alone if experiment.alone else _play)(experiment, done, say)
         state = await _state(stage, done)
     (folder / "state.json").write_text(json.dumps(state))
-    facts = gather(history.read(folder / "histories"), state)
+    lines = history.read(folder / "histories")
+    # Deaths and lost answers at fault points are told by those that they happened to.
+    done.faults += sum(line["process"] == "faultpoint" for line in lines)
+    facts = gather(lines, state)
     violations = verdict(experiment, facts, done)
     told = figures(
         experiment,

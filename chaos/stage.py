@@ -88,10 +88,18 @@ class Member:
         """The processes that it started, not theirs."""
         return children_of(self.process.pid)
 
+    def tree(self) -> list[int]:
+        """It and all that it started, and what those started: each is in a group of its own."""
+        found = [self.process.pid] if self.running else []
+        for pid in found:
+            found += children_of(pid)
+        return found
+
     def signal_all(self, number: signal.Signals) -> None:
         """To it and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        for pid in self.tree():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def log(self) -> str:
         path = self._stage.folder / f"{self.name}.log"
@@ -101,11 +109,14 @@ class Member:
         """For good; whoever is stopped goes on to hear it."""
         self.kept = False
         if self.running:
+            pids = self.tree()
             self.signal_all(signal.SIGCONT)
-            self.signal_all(signal.SIGTERM)
+            self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(15)
-        self.signal_all(signal.SIGKILL)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -328,7 +339,6 @@ async def _prepare(stage: Stage) -> None:
         await _make_effects(stage.direct)
     elif stage.store == "sqlite":
         stage.direct = f"sqlite:///{(stage.disk or stage.folder) / 'jobs.db'}"
-        _run(stage, "migrate", "up", "--url", stage.direct)
     stage.url = stage.direct
     if stage.over_http:
         await _serve(stage)

@@ -86,11 +86,13 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
             # Its answer was lost with the worker: nobody knows the token.
             ops.append(Op("lease", began, inf, attempt=event.attempt, token="?"))
         elif event.name == EventName.RECLAIMED or (event.name == EventName.DLQ and "cause" in event.data):
+            if _called_for(facts, id, Verb.LOSE, event.attempt):
+                continue
             dead = event.name == EventName.DLQ
             ops.append(Op("lose", began, inf, attempt=event.attempt, answer="dead" if dead else "queued"))
         elif event.name == EventName.CANCELLED and event.data.get("reason") == "expired":
             ops.append(Op("expire", began, inf))
-        elif event.name == EventName.RELEASED and not _released_by_call(facts, id, event.attempt):
+        elif event.name == EventName.RELEASED and not _called_for(facts, id, Verb.RELEASE, event.attempt):
             ops.append(Op("give_back", began, inf, attempt=event.attempt))
     calls = facts.calls.get(id, ())
     known_redrives = sum(call.verb == Verb.REDRIVE and (call.accepted or call.unknown) for call in calls)
@@ -102,8 +104,10 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
     return ops
 
 
-def _released_by_call(facts: Facts, id: str, attempt: int) -> bool:
-    return any(call.verb == Verb.RELEASE and call.attempt == attempt for call in facts.calls.get(id, ()))
+def _called_for(facts: Facts, id: str, verb: Verb, attempt: int) -> bool:
+    """Whether the ticket itself was used for it, not only the owner's whole grant ended."""
+    calls = facts.calls.get(id, ())
+    return any(c.verb == verb and c.attempt == attempt and (c.accepted or c.unknown) for c in calls)
 
 
 def _called(call: Call, died: set[int]) -> Op:
