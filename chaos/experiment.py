@@ -87,6 +87,8 @@ class Experiment:
     recovery: float | None = None
     #: Done before the first worker starts: what it needs, and what is to be there while the run lasts.
     around: Around = nothing_around
+    #: Whether its faults are of the kind that may lose something: kills, crashes, cuts. Others are only told.
+    harmful: bool = True
     #: By store: how large a disk of its own it has.
     disk: Mapping[str, str] = field(default_factory=dict)
     #: The experiment asks for, runs and reports its jobs itself: nobody else is on the stage.

@@ -21,6 +21,8 @@ class Enqueue:
     phase: str
     id: str | None
     deduplicated: bool = False
+    #: Seconds that it asked to wait before its first start.
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,18 @@ def _note(facts: Facts, asked: Mapping[str, Any], told: Mapping[str, Any] | None
         case "enqueue":
             answers = told["answers"] if told is not None and phase == OK else [[None, False]] * len(asked["jobs"])
             for job, (id, deduplicated) in zip(asked["jobs"], answers, strict=True):
-                facts.enqueues.append(Enqueue(job["key"], job["type"], asked["t"], ended, phase, id, deduplicated))
+                facts.enqueues.append(
+                    Enqueue(
+                        job["key"],
+                        job["type"],
+                        asked["t"],
+                        ended,
+                        phase,
+                        id,
+                        deduplicated,
+                        job.get("delay") or 0.0,
+                    )
+                )
         case "lease":
             if told is not None and phase == OK:
                 for (job, attempt, token), due in zip(told["leases"], told["due"], strict=True):

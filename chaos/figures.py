@@ -46,6 +46,7 @@ def figures(
         "accepted": len(facts.accepted),
         "recovered": recovered(facts),
         "faults": faults,
+        "harmful": experiment.harmful,
         "lost": by_rule["C1"],
         "unexpected": by_rule["C3"],
         "executions": sum(map(len, facts.starts.values())),

@@ -55,7 +55,7 @@ def _sums(told: Sequence[Mapping[str, Any]]) -> list[str]:
         by_store[run["engine"].removeprefix("http-")].append(run)
     lines = ["## In all", "", _row(SUMS), _row(["---"] * len(SUMS))]
     for store, runs in sorted(by_store.items()):
-        faults, lost = _sum(runs, "faults"), _sum(runs, "lost")
+        faults, lost = _sum([run for run in runs if run["harmful"]], "faults"), _sum(runs, "lost")
         lines.append(
             _row(
                 (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from chaos.checker.ending import ENDS, generations, in_order
 from chaos.checker.violation import Violation
 from chaos.facts import Call, EventFact, Facts, Grant
-from ropeway.core.states import EventName, Verb
+from ropeway.core.states import EventName
 
 #: What lets a job be leased once more.
 CAUSES = frozenset(
@@ -45,7 +45,7 @@ def stale_calls_refused(facts: Facts) -> list[Violation]:
                 continue
             if any(g.attempt > call.attempt and g.told < call.asked for g in facts.grants.get(id, ())):
                 found.append(Violation("C5", id, f"{call.verb} of attempt {call.attempt} after a newer lease"))
-            elif _ended_before(calls, call):
+            elif not _redriven(facts, id) and _ended_before(calls, call):
                 found.append(Violation("C5", id, f"{call.verb} of attempt {call.attempt} after the end"))
     for id, events in in_order(facts):
         found += [Violation("C5", id, words) for words in _misplaced_outcomes(events)]
@@ -53,8 +53,8 @@ def stale_calls_refused(facts: Facts) -> list[Violation]:
 
 
 def _ended_before(calls: list[Call], call: Call) -> bool:
-    """Whether an answer had told of the job's end before this was asked, and no operator undid that."""
-    ended = any(
+    """Whether an answer had told of the job's end before this was asked."""
+    return any(
         other is not call
         and other.accepted
         and other.ended is not None
@@ -62,7 +62,11 @@ def _ended_before(calls: list[Call], call: Call) -> bool:
         and other.answer in ("succeeded", "dead", "cancelled")
         for other in calls
     )
-    return ended and not any(other.verb == Verb.REDRIVE for other in calls)
+
+
+def _redriven(facts: Facts, id: str) -> bool:
+    """Whether an operator undid an end: then only C20 can tell what came when."""
+    return any(event.name == EventName.RETRIED for event in facts.events.get(id, ()))
 
 
 def _misplaced_outcomes(events: list[EventFact]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def found_by_polling(facts: Facts, run: Run) -> list[Violation]:
     waits = sorted(
         min(start.at for start in facts.starts[id]) - each.ended
         for id, each in facts.accepted.items()
-        if each.ended is not None and each.type == "chaos.ok" and facts.starts.get(id)
+        if each.ended is not None and not each.delay and facts.starts.get(id)
     )
     p99 = waits[int(0.99 * (len(waits) - 1))]
     bar = Settings().poll_seconds + SLACK
@@ -160,6 +160,7 @@ def _fill(path: Path) -> None:
 EXPERIMENTS = (
     Experiment(
         id="E10",
+        harmful=False,
         title="wake-ups are lost",
         small=Size(1_000, 1_000),
         full=Size(2_000, 2_000),
@@ -183,15 +184,16 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="E16",
+        harmful=False,
         title="everything fails at once and is tried again",
-        small=Size(2_000, 1),
+        small=Size(6_000, 1),
         full=Size(10_000, 1),
         faults=outage,
         bar=herd_was_spread,
         around=downstream,
         engines=("sqlite", "postgres", "http-postgres"),
         kinds={"chaos.downstream": 1.0},
-        rate=400.0,
+        rate=210.0,
     ),
     Experiment(
         id="E18",

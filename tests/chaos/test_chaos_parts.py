@@ -162,6 +162,7 @@ def _figures(**more: object) -> dict[str, object]:
         "seed": 7,
         "accepted": 6_000,
         "faults": 300,
+        "harmful": True,
         "lost": 0,
         "unexpected": 0,
         "duplicates_explained": 12,
@@ -184,8 +185,9 @@ def _reported(folder: Path, *runs: dict[str, object]) -> str:
 
 
 def test_the_report_sums_up_by_store_and_prints_the_bound(tmp_path: Path) -> None:
-    text = _reported(tmp_path, _figures(), _figures(engine="sqlite", seed=8))
-    assert "| sqlite | 2 | 12,000 | 600 | 0 | 0 | 0 | 0 of 10 | < 0.500% |" in text
+    harmless = _figures(experiment="E29", accepted=0, harmful=False, stale_calls_sent=0)
+    text = _reported(tmp_path, _figures(), _figures(engine="sqlite", seed=8), harmless)
+    assert "| sqlite | 3 | 12,000 | 600 | 0 | 0 | 0 | 0 of 10 | < 0.500% |" in text
     assert "0.60 / 4.10 / 4.40 (lease 3)" in text
     assert text.rstrip().endswith("None.")
 
