@@ -12,6 +12,8 @@ from ropeway.core.states import State
 from ropeway.engines.protocol import Engine
 
 PAGE = 500
+#: As far as a server counts.
+MOST = 1_000_000
 
 
 async def snapshot(
@@ -48,7 +50,7 @@ async def snapshot(
             if after is None:
                 break
         for state in State:
-            counted = await engine.count(JobFilter(states=frozenset({state})), cap=100_000_000, tenant=tenant)
+            counted = await engine.count(JobFilter(states=frozenset({state})), cap=MOST, tenant=tenant)
             counts[state.value] += counted.number
     return {
         "jobs": jobs,

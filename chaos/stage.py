@@ -207,13 +207,16 @@ class Stage:
     # ── what is in the store ──
 
     async def engine(self) -> Engine:
-        """The store itself, as nobody's fault can reach it but its own."""
+        """The store itself, as nobody's fault can reach it but its own; memory only through its server."""
         if self._engine is None:
-            url = self.direct or self.url
-            settings = Settings.load({"url": url, **({"token": self.token} if not self.direct else {})})
-            self._engine = engine_for(settings)
-            await self._engine.open()
+            self._engine = await self._opened(self.direct or self.url)
         return self._engine
+
+    async def _opened(self, url: str) -> Engine:
+        token = {"token": self.token} if self.token and url.startswith("http") else {}
+        engine = engine_for(Settings.load({"url": url, **token}))
+        await engine.open()
+        return engine
 
     async def moved_to(self, server: PrivatePostgres) -> None:
         """The database is on another server now."""
@@ -238,8 +241,11 @@ class Stage:
         self._afterwards.append(do)
 
     async def recorded(self) -> RecordingEngine:
-        """The same, with every call written down: for experiments that are their own producer and worker."""
-        return RecordingEngine(await self.engine(), Recorder(self.histories, "direct"))
+        """An engine with every call written down, for experiments that are their own producer and worker; through
+        the server if there is one."""
+        engine = await self._opened(self.url)
+        self.afterwards(engine.close)
+        return RecordingEngine(engine, Recorder(self.histories, "direct"))
 
     async def live(self) -> int:
         """How many jobs have not ended; counted no further than some."""

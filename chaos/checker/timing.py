@@ -63,10 +63,27 @@ def recovery_times(facts: Facts) -> list[float]:
             for start in starts:
                 if start.pid != fault.pid or start.at > fault.at or _over(facts, id, start.attempt, fault.at):
                     continue
-                following = [other.at for other in starts if other.at > fault.at and other.attempt > start.attempt]
+                following = [other for other in starts if other.at > fault.at and other.attempt > start.attempt]
                 if following:
-                    times.append(min(following) - fault.at)
+                    next_start = min(following, key=lambda other: other.at)
+                    times.append(
+                        next_start.at - _interrupted(facts, id, start.attempt, next_start.attempt, fault.at)
+                    )
     return sorted(times)
+
+
+def _interrupted(facts: Facts, id: str, first: int, last: int, since: float) -> float:
+    """When the job was interrupted for the last time before it started again.
+
+    Who got it in between may have died before it could start it: that is another interruption, which came after
+    the lease was given out.
+    """
+    between = [
+        event.at - facts.epoch
+        for event in facts.events.get(id, ())
+        if event.name == EventName.STARTED and first < event.attempt < last
+    ]
+    return max([since, *between])
 
 
 def _over(facts: Facts, id: str, attempt: int, by: float) -> bool:

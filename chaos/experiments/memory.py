@@ -147,6 +147,7 @@ def borne(_facts: Facts, run: Run) -> list[Violation]:
 EXPERIMENTS = (
     Experiment(
         id="E19",
+        harmful=False,
         title="little memory and rude clients",
         small=Size(1_000, 0),
         full=Size(12_000, 0),
