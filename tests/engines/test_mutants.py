@@ -66,6 +66,7 @@ def test_a_broken_memory_engine_is_caught(
     request.node.user_properties.append(("caught_by", caught_by(name, outcome)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SQLITE_MUTANTS)
 def test_a_broken_sqlite_engine_is_caught(
     name: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest

@@ -348,6 +348,7 @@ class TestTheServerSaysNo:
         async with opened(own_database) as engine, connected(own_database) as admin:
             await enqueue_one(engine)
             await _synchronous_standbys(admin, "'nobody'")
+            await _until_commits_wait(own_database, admin)
             try:
                 task = asyncio.create_task(engine.enqueue([job]))
                 pid = await eventually(
@@ -370,6 +371,7 @@ class TestTheServerSaysNo:
                     pass
 
             await _synchronous_standbys(admin, "'nobody'")
+            await _until_commits_wait(own_database, admin)
             try:
                 task = asyncio.create_task(handle())
                 pid = await eventually(
@@ -381,6 +383,25 @@ class TestTheServerSaysNo:
             finally:
                 await _synchronous_standbys(admin, "''")
             assert await state_of(engine, leased.job.id) is State.SUCCEEDED, "the commit was made here"
+
+
+async def _until_commits_wait(url: str, admin: asyncpg.Connection) -> None:
+    """The new setting is in force when the checkpointer has read it, which nothing tells: a commit shows it."""
+    async with connected(url) as other:
+        for _ in range(1_000):
+            probe = asyncio.create_task(other.execute("SELECT pg_logical_emit_message(true, 'probe', '')"))
+            pid = await eventually(lambda probe=probe: _waiting_or_over(admin, probe))
+            if pid is not True:
+                await admin.execute("SELECT pg_cancel_backend($1)", pid)
+                await probe
+                return
+    raise AssertionError("no commit waits for a standby")
+
+
+async def _waiting_or_over(admin: asyncpg.Connection, probe: asyncio.Task[str]) -> int | bool:
+    """Who waits for a standby; True when the commit went through without that."""
+    pid = await admin.fetchval("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    return pid or probe.done()
 
 
 async def _synchronous_standbys(admin: asyncpg.Connection, names: str) -> None:

@@ -31,9 +31,9 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'ropeway.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty store: the test runs once on each engine."""
+    """An empty store: the test runs once on each engine, on SQLite with the slow ones."""
     return request.getfixturevalue(f"{request.param}_url")
 
 
