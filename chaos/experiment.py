@@ -81,7 +81,7 @@ class Experiment:
     kinds: Mapping[str, float] = field(default_factory=lambda: dict(MIXED))
     fields: Mapping[str, object] = field(default_factory=dict)
     workers: int = 4
-    concurrency: int = 4
+    concurrency: int = 8
     lease_seconds: float = 3.0
     #: Seconds that the 99th percentile of recovery may take beyond the lease; None: not asked.
     recovery: float | None = None

@@ -117,12 +117,14 @@ EXPERIMENTS = (
     Experiment(
         id="E02",
         title="workers stopped for longer than their leases",
-        small=Size(4_000, 20),
+        small=Size(1_500, 20),
         full=Size(12_000, 300),
         faults=zombies,
         bar=zombies_were_refused,
         kinds={"chaos.ok": 4, "chaos.slow": 6, "chaos.flaky": 1},
-        rate=40.0,
+        # At any time most of the workers stand still.
+        rate=15.0,
+        concurrency=8,
     ),
     Experiment(
         id="E33",
