@@ -131,6 +131,8 @@ class Facts:
     faults: list[Fault] = field(default_factory=list)
     #: Asked and told, by owner: each beat that was taken extends every grant of that owner.
     beats: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    #: When beats were asked for that nobody answered, by owner.
+    unanswered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     #: Rows that transactional handlers wrote, by job.
     effects: dict[str, int] = field(default_factory=dict)
     #: What a follower of the event log saw, in its order: job and seq. None: nobody followed.
@@ -243,7 +245,9 @@ def _note(facts: Facts, asked: Mapping[str, Any], told: Mapping[str, Any] | None
                     Call("heartbeat", job, attempt, token, asked["t"], ended, phase, word if answer else "")
                 )
         case "heartbeat_owner":
-            if told is not None and phase == OK and told["answer"] is not None:
+            if told is None or phase != OK:
+                facts.unanswered[asked["owner"]].append(asked["t"])
+            elif told["answer"] is not None:
                 facts.beats[asked["owner"]].append((asked["t"], told["t"]))
         case "cancel" | "redrive":
             answers = told["answers"] if told is not None and phase == OK else [["", None]] * len(asked["ids"])

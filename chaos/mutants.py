@@ -259,7 +259,7 @@ class TokenReused(MemoryEngine):
         return super()._start(row, worker, grant)
 
 
-@caught_by("C6")
+@caught_by("C6", "C1")
 class NoMaxAttempts(MemoryEngine):
     async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
         known = await super().facts(tenant, leases)

@@ -43,7 +43,7 @@ KINDS: dict[str, float] = {
     "chaos.ok": 5,
     "chaos.slow": 5,
     "chaos.flaky": 3,
-    "chaos.fail": 1.5,
+    "chaos.fail": 3,
     "chaos.crash": 1,
     "chaos.snooze": 1,
 }
@@ -331,4 +331,6 @@ class Worker:
                 await Sleep(self._chance.uniform(0.05, 0.3))
             else:
                 break
-        self.running.pop(lease.job_id, None)
+        # A job that was lost in a pause may be here again, under another lease, which goes on.
+        if self.running.get(lease.job_id) == lease:
+            del self.running[lease.job_id]

@@ -169,10 +169,15 @@ def second_leases_have_causes(facts: Facts) -> list[Violation]:
 
 
 def _explained(facts: Facts, id: str, expired: EventFact) -> bool:
-    """Whether a fault came between the lease and its expiry, or the answer to the lease call never arrived."""
+    """Whether a fault came between the lease and its expiry, or an answer did not: to the lease call or a beat."""
     at = expired.at - facts.epoch
     grant = next((g for g in facts.grants.get(id, ()) if g.attempt == expired.attempt), None)
     if grant is None:
+        return True
+    beats = facts.unanswered.get(grant.owner, []) + [
+        call.asked for call in facts.calls.get(id, ()) if call.verb == "heartbeat" and call.phase != "ok"
+    ]
+    if any(grant.asked <= asked <= at for asked in beats):
         return True
     return any(fault.at <= at and fault.until >= grant.asked for fault in facts.faults)
 

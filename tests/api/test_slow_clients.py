@@ -81,6 +81,7 @@ async def _stall(port: int, head: bytes, drip: bytes) -> tuple[Answer, float]:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_body_that_does_not_come_is_408_and_its_place_is_free_again(served: Served, token: str) -> None:
     """Row 40, and the same with a drip: a byte now and then keeps nobody waiting for ever."""
     before = served.holds("default")
@@ -105,6 +106,7 @@ async def test_a_body_that_does_not_come_is_408_and_its_place_is_free_again(serv
     wait_until(lambda: sockets(served) <= sockets_before, within=10, what="the connections are closed")
 
 
+@pytest.mark.slow
 async def test_headers_that_do_not_end_are_dropped_in_time(served: Served) -> None:
     """A connection that says nothing, or never ends its headers, does not keep its place for ever."""
     before = sockets(served)

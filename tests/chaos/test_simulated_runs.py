@@ -10,10 +10,10 @@ from chaos.simulation import simulate
 from ropeway.engines.memory import MemoryEngine
 
 #: Seeds that once showed a fault, of the engine or of the checker. They stay.
-KEPT_SEEDS = (0,)
+KEPT_SEEDS = (0, 2_615)
 
 
-@pytest.mark.parametrize("seed", [*KEPT_SEEDS, *range(1, 30)])
+@pytest.mark.parametrize("seed", [*KEPT_SEEDS, *range(1, 20)])
 def test_a_right_engine_breaks_no_rule(seed: int) -> None:
     assert simulate(seed).violations == []
 

@@ -76,7 +76,9 @@ def end_of(title: str, output: str) -> str:
     return line.removeprefix(title).split()[0]
 
 
-@pytest.mark.parametrize("url", [None, "memory://", "sqlite:///demo.db"])
+@pytest.mark.parametrize(
+    "url", [None, *(pytest.param(u, marks=pytest.mark.slow) for u in ("memory://", "sqlite:///demo.db"))]
+)
 def test_once_every_job_reaches_its_end(url: str | None, tmp_path: Path) -> None:
     done = run("--once", "--port", "0", *(["--url", url] if url else []), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,10 +15,10 @@ LEASE, FIVE_LEASES = "1", 5
 @pytest.mark.parametrize(
     ("kind", "url"),
     [
-        ("blocks_loop", "sqlite"),
+        pytest.param("blocks_loop", "sqlite", marks=pytest.mark.slow),
         ("blocks_loop", "postgres"),
-        ("spins", "sqlite"),
-        ("holds_interpreter", "sqlite"),
+        pytest.param("spins", "sqlite", marks=pytest.mark.slow),
+        pytest.param("holds_interpreter", "sqlite", marks=pytest.mark.slow),
         ("holds_interpreter", "postgres"),
         ("holds_interpreter_on_loop", "postgres"),
     ],

@@ -35,6 +35,7 @@ async def readiness(worker: RealWorker) -> int:
         return (await client.get(f"{url}/ready")).status_code
 
 
+@pytest.mark.slow
 async def test_jobs_and_worker_outlive_an_outage(
     server: PrivatePostgres, start_worker: StartWorker, facts: Facts
 ) -> None:
