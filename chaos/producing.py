@@ -11,6 +11,7 @@ import sys
 from chaos.taking_part import take_part
 from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.job import NewJob
+from ropeway.engines.protocol import Engine
 from ropeway.settings import Settings
 
 #: After so long without an answer a producer gives up: the run is broken then, not the job lost.
@@ -55,12 +56,12 @@ def _job(chance: random.Random, kinds: dict[str, float], key: str, fields: dict[
     return NewJob(kind, json.dumps(payload).encode(), idempotency_key=key, **options)  # type: ignore[arg-type]
 
 
-async def _opened(engine: object) -> None:
+async def _opened(engine: Engine) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE
     while True:
         try:
-            await engine.open()  # type: ignore[attr-defined]
+            await engine.open()
         except EngineError:
             if loop.time() > until:
                 raise
@@ -69,14 +70,14 @@ async def _opened(engine: object) -> None:
             return
 
 
-async def _accepted(engine: object, job: NewJob, chance: random.Random) -> None:
+async def _accepted(engine: Engine, job: NewJob, chance: random.Random) -> None:
     """The same key again until there is an answer."""
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE
     while True:
         try:
             async with asyncio.timeout(10.0):
-                await engine.enqueue([job])  # type: ignore[attr-defined]
+                await engine.enqueue([job])
         except (TimeoutError, EngineError):
             if loop.time() > until:
                 raise

@@ -13,6 +13,7 @@ from uuid import UUID
 from chaos.checker import Violation
 from chaos.experiment import Experiment, Run, Size
 from chaos.facts import Facts
+from chaos.history import Recorder
 from chaos.recording import RecordingEngine
 from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.job import NewJob
@@ -134,7 +135,7 @@ async def slow_batches(run: Run) -> None:
     stage = run.stage
     hurried_engine = PostgresEngine(stage.direct, bounds=Bounds(statement=SHORT_OF_TIME, lock=0.05, idle=10.0))
     patient = await stage.recorded()
-    hurried = RecordingEngine(hurried_engine, patient._recorder)  # noqa: SLF001 - one history
+    hurried = RecordingEngine(hurried_engine, Recorder(stage.histories, "hurried"))
     await hurried_engine.open()
     try:
         for turn in range(run.size.faults):

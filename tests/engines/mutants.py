@@ -28,9 +28,19 @@ from uuid import UUID
 
 import msgspec
 
+from chaos.mutants import (
+    AckUnfenced,
+    AttemptNotRaised,
+    AttemptsNotCounted,
+    CancelKeepsTheLease,
+    HeartbeatUnfenced,
+    NackUnfenced,
+    NoCrashLimit,
+    NoMaxAttempts,
+)
 from ropeway.core.access import ApiKey, NewKey
 from ropeway.core.auditlog import Action
-from ropeway.core.decide import JobFacts, Transition
+from ropeway.core.decide import Transition
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
 from ropeway.core.fleet import WorkerInfo
@@ -55,7 +65,7 @@ from ropeway.engines.protocol import (
     Pruned,
     Rescued,
 )
-from ropeway.engines.settling import Applied, Change, Completion
+from ropeway.engines.settling import Applied
 from ropeway.runtime.clock import Clock
 from ropeway.testing.conformance.subject import TEST_RULES
 from ropeway.testing.harness import MemoryHarness, MemorySubject
@@ -81,58 +91,21 @@ class MutantHarness(MemoryHarness):
         yield subject
 
 
+#: Flaws that the checker of histories has to find as well.
+for _engine in (
+    AckUnfenced,
+    NackUnfenced,
+    HeartbeatUnfenced,
+    AttemptNotRaised,
+    CancelKeepsTheLease,
+    AttemptsNotCounted,
+    NoMaxAttempts,
+    NoCrashLimit,
+):
+    mutant(_engine)
+
+
 # ── the fence ──
-
-
-class _OpenGate(MemoryEngine):
-    """Lets any ticket of a job pass while the gate is open."""
-
-    gate = False
-
-    def _current(self, tenant: str, lease: Lease) -> JobRow | None:
-        if not self.gate:
-            return super()._current(tenant, lease)
-        row = self.row(tenant, lease.job_id)
-        return row if row is not None and row.ended is None and row.started_at is not None else None
-
-
-@mutant
-class AckUnfenced(_OpenGate):
-    async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
-        self.gate = True
-        try:
-            return await super().complete(tenant, completions)
-        finally:
-            self.gate = False
-
-
-@mutant
-class NackUnfenced(_OpenGate):
-    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
-        self.gate = True
-        try:
-            return await super().facts(tenant, leases)
-        finally:
-            self.gate = False
-
-    async def apply(self, tenant: str, changes: Sequence[Change]) -> list[Applied | None]:
-        self.gate = True
-        try:
-            return await super().apply(tenant, changes)
-        finally:
-            self.gate = False
-
-
-@mutant
-class HeartbeatUnfenced(MemoryEngine):
-    async def heartbeat(
-        self, leases: Sequence[Lease], *, lease_seconds: float | None = None, tenant: str = DEFAULT_TENANT
-    ) -> list[Beat | RopewayError]:
-        newest = []
-        for lease in leases:
-            row = self.row(tenant, lease.job_id)
-            newest.append(lease if row is None or row.token is None else Lease(row.id, row.attempt, row.token))
-        return await super().heartbeat(newest, lease_seconds=lease_seconds, tenant=tenant)
 
 
 @mutant
@@ -140,14 +113,6 @@ class TokenNotCompared(MemoryEngine):
     def _current(self, tenant: str, lease: Lease) -> JobRow | None:
         row = self.row(tenant, lease.job_id)
         return row if row is not None and row.token is not None and row.attempt == lease.attempt else None
-
-
-@mutant
-class AttemptNotRaised(MemoryEngine):
-    def _start(self, row: JobRow, worker: str, grant: GrantRow) -> Leased:
-        if row.attempt:
-            row.attempt -= 1
-        return super()._start(row, worker, grant)
 
 
 @mutant
@@ -189,14 +154,6 @@ class CancelDoesNotRevoke(MemoryEngine):
             grant.revoked.clear()
 
 
-@mutant
-class CancelKeepsTheLease(MemoryEngine):
-    def cancel_row(self, row: JobRow, reason: CancelReason) -> None:
-        token, worker = row.token, row.worker
-        super().cancel_row(row, reason)
-        row.token, row.worker = token, worker
-
-
 # ── events ──
 
 
@@ -232,27 +189,6 @@ class TailSkips(MemoryEngine):
 
 
 # ── counting ──
-
-
-@mutant
-class AttemptsNotCounted(MemoryEngine):
-    def _start(self, row: JobRow, worker: str, grant: GrantRow) -> Leased:
-        row.attempts -= 1
-        return super()._start(row, worker, grant)
-
-
-@mutant
-class NoMaxAttempts(MemoryEngine):
-    async def facts(self, tenant: str, leases: Sequence[Lease]) -> list[JobFacts | None]:
-        known = await super().facts(tenant, leases)
-        return [f and msgspec.structs.replace(f, max_attempts=1_000) for f in known]
-
-
-@mutant
-class NoCrashLimit(MemoryEngine):
-    def __init__(self, rules: EngineRules = EngineRules(), clock: Clock | None = None) -> None:
-        decisions = msgspec.structs.replace(rules.decisions, crash_limit=1_000)
-        super().__init__(msgspec.structs.replace(rules, decisions=decisions), clock)
 
 
 class _OtherChange(MemoryEngine):
