@@ -101,7 +101,7 @@ class Evidence:
             self.processes.append(line.replace(b"\0", b" ").decode(errors="replace"))
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def evidence(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
     folder = tmp_path_factory.mktemp("canaries")
     path = folder / "tracing"

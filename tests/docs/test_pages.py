@@ -48,6 +48,7 @@ def test_a_page_works_as_it_is_written(name: str, tmp_path: Path) -> None:
     run_page(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN_ON_POSTGRES)
 def test_a_page_about_postgresql_works_as_it_is_written(name: str, tmp_path: Path, postgres_database: str) -> None:
     run_page(name, tmp_path, postgres_database)
@@ -64,6 +65,7 @@ def test_the_quickstart_works_as_pasted_into_an_empty_folder(tmp_path: Path, cur
     assert '"queue":"default","paused":false,"counts":{' in said
 
 
+@pytest.mark.slow
 def test_getting_started_leads_from_nothing_to_postgresql(tmp_path: Path, postgres_database: str) -> None:
     said = run_page("getting-started.md", tmp_path, postgres_database)
     assert '\n"Hello, Ada!"\n' in said

@@ -39,6 +39,7 @@ def test_sqlite_at_length() -> None:
     run_model(SqliteHarness(), examples=ASKED or 400, steps=SLOW_STEPS)
 
 
+@pytest.mark.slow
 def test_postgres(postgres_module_database: str) -> None:
     run_model(PostgresHarness(postgres_module_database), examples=ASKED or 12, steps=STEPS)
 

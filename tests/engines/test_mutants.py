@@ -51,6 +51,7 @@ OUT_OF_SIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harness", [MemoryHarness(), SqliteHarness()], ids=lambda harness: harness.name)
 def test_an_engine_that_is_not_broken_passes(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     outcome = run_suite(harness, fixtures={"caplog": caplog}, stop_at_first=False)

@@ -95,6 +95,7 @@ class TestWhatIsRefusedAtTheStart:
             async with engine:
                 await ack(engine, await _work(engine))
 
+    @pytest.mark.slow
     async def test_another_encoding(self, postgres_server: PostgresServer) -> None:
         name = f"ropeway_latin_{os.getpid()}"
         postgres_server._execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")

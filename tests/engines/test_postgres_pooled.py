@@ -39,6 +39,7 @@ def small_pool(pgbouncer: PrivatePgBouncer, postgres_server: Any) -> Iterator[Pr
         yield bouncer
 
 
+@pytest.mark.slow
 async def test_engines_that_share_few_backends_do_not_mix_up_their_work(
     fresh_database: str, small_pool: PrivatePgBouncer
 ) -> None:

@@ -189,6 +189,7 @@ class TestTheVersionBefore:
 
 
 class TestLongLog:
+    @pytest.mark.slow
     async def test_a_day_of_events_is_not_walked(self, fresh_database: str) -> None:
         """300,000 events of one day: no more pages are looked at than the newest few."""
         async with opened(fresh_database) as engine, connected(fresh_database) as connection:

@@ -16,6 +16,7 @@ from ropeway.testing.conformance import (  # noqa: F401
     TestSettlingRaces,
     TestShared,
     TestSignals,
+    TestTable,
     TestTail,
     TestTimes,
     TestWhatIsKept,
@@ -25,7 +26,7 @@ from ropeway.testing.postgres import PostgresHarness
 from tests.engines.remote_kit import RemoteHarness
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def harness(request: pytest.FixtureRequest) -> RemoteHarness:
     if request.param == "sqlite":
         return RemoteHarness(SqliteHarness())

@@ -104,6 +104,7 @@ async def test_it_leaves_nothing_at_work_in_a_store_of_others(tmp_path: Path) ->
         assert (await engine.find(JobFilter(type="demo.later"))).jobs[0].state is State.CANCELLED
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_table_moves(tmp_path: Path) -> None:
     code, said = in_a_terminal([*DEMO, "--once", "--port", "0"], cwd=tmp_path)
     assert code == 0
@@ -139,6 +140,7 @@ def test_once_interrupted_is_not_the_end_that_was_asked_for(tmp_path: Path) -> N
         assert "Nothing was lost" not in demo.said()
 
 
+@pytest.mark.slow
 async def test_a_job_that_ends_otherwise_is_named_and_the_exit_code_is_1(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'demo.db'}"
     with started("--once", "--port", "-1", "--url", url, cwd=tmp_path) as demo:

@@ -474,6 +474,7 @@ def test_the_command_waits_for_a_store_that_is_not_there_yet(tmp_path: Path) -> 
     assert len(heard(tmp_path, names.ENGINE_AWAY)()) == 1
 
 
+@pytest.mark.slow
 async def test_the_command_survives_a_restart_of_the_server(tmp_path: Path) -> None:
     try:
         server = PrivatePostgres(shared_buffers="32MB")

@@ -9,6 +9,7 @@ from tests.worker.facts import Facts
 from tests.worker.kit import StartWorker, opened, until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False], ids=["started_together", "started_later"])
 async def test_neighbours_of_a_blocker_succeed_and_it_runs_apart(
     sqlite_url: str, start_worker: StartWorker, facts: Facts, together: bool

@@ -19,8 +19,8 @@ LEASE, FIVE_LEASES = "1", 5
         ("blocks_loop", "postgres"),
         pytest.param("spins", "sqlite", marks=pytest.mark.slow),
         pytest.param("holds_interpreter", "sqlite", marks=pytest.mark.slow),
-        ("holds_interpreter", "postgres"),
-        ("holds_interpreter_on_loop", "postgres"),
+        pytest.param("holds_interpreter", "postgres", marks=pytest.mark.slow),
+        pytest.param("holds_interpreter_on_loop", "postgres", marks=pytest.mark.slow),
     ],
     indirect=["url"],
 )

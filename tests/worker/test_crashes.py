@@ -83,6 +83,7 @@ async def test_a_killed_worker_loses_its_jobs_when_the_lease_is_over(
         assert await second.says("sweep_complete", sweep="rescue")
 
 
+@pytest.mark.slow
 async def test_a_stopped_worker_that_goes_on_is_told_that_its_jobs_are_gone(
     url: str, start_worker: StartWorker, facts: Facts
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_stopped_worker_that_goes_on_is_told_that_its_jobs_are_gone(
         await store.reach(after, State.SUCCEEDED)
 
 
+@pytest.mark.slow
 async def test_a_child_whose_parent_is_gone_finishes_and_exits(
     url: str, start_worker: StartWorker, facts: Facts
 ) -> None:
@@ -202,6 +204,7 @@ async def test_many_pills_among_many_good_jobs(url: str, start_worker: StartWork
             assert job.lease_lost_count <= 1
 
 
+@pytest.mark.slow
 async def test_no_innocent_dies_of_several_pills(url: str, start_worker: StartWorker) -> None:
     async with opened(url) as store:
         start_worker("-c", "50", "--lease-seconds", "60")

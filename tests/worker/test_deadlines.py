@@ -33,6 +33,7 @@ async def test_a_handler_is_stopped_when_its_timeout_is_over(
         assert not worker.lines("child_died")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sleeps_in_thread", "blocks_loop", "holds_interpreter", "clings"])
 async def test_only_a_job_that_does_not_stop_is_lost_with_its_process(
     sqlite_url: str, postgres_url: str, start_worker: StartWorker, facts: Facts, kind: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
+import pytest
+
 from ropeway.core.states import State
 from tests.worker.facts import Facts
 from tests.worker.kit import StartWorker, opened, until
@@ -89,6 +91,7 @@ async def test_queues_are_served_in_strict_order(url: str, start_worker: StartWo
         assert await order_of(facts, first, second) == [0] * 20 + [1] * 20
 
 
+@pytest.mark.slow
 async def test_weights_share_between_queues(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:
         # Slow enough for claims of a few jobs each: every claim draws once which queue goes first.
@@ -114,6 +117,7 @@ async def test_urgent_jobs_go_first(url: str, start_worker: StartWorker, facts: 
         assert await order_of(facts, critical, default, low) == [0] * 10 + [1] * 10 + [2] * 10
 
 
+@pytest.mark.slow
 async def test_the_buffer_is_given_back_when_handlers_become_slow_and_at_the_end(
     url: str, start_worker: StartWorker, facts: Facts
 ) -> None:

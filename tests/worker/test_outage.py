@@ -75,6 +75,7 @@ async def test_jobs_and_worker_outlive_an_outage(
     assert worker.lines("engine_back")
 
 
+@pytest.mark.slow
 async def test_an_outage_longer_than_a_lease_loses_nothing(
     server: PrivatePostgres, start_worker: StartWorker, facts: Facts
 ) -> None:

@@ -60,6 +60,7 @@ def start_worker(start_worker: StartWorker, served: Served) -> StartWorker:
     return start
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_loses_its_jobs_when_the_lease_is_over(
     url: str, start_worker: StartWorker, facts: Facts, served: Served
 ) -> None:

@@ -126,6 +126,7 @@ async def test_an_open_transaction_outlives_its_lease(
         assert await effects(database) == [(id, 1)]
 
 
+@pytest.mark.slow
 async def test_a_few_kills_leave_one_effect_per_job(
     database: str, start_worker: StartWorker, facts: Facts
 ) -> None:
@@ -160,6 +161,7 @@ async def kill_at_random_points(
         assert len(worker.lines("child_died")) >= kills * 0.9, "a child may be hit twice before it is gone"
 
 
+@pytest.mark.slow
 async def test_lost_connections_leave_one_effect_per_job(
     database: str, start_worker: StartWorker, facts: Facts
 ) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 
 import httpx
+import pytest
 
 from ropeway.core.query import JobFilter
 from ropeway.core.schedule import NewSchedule
@@ -137,6 +138,7 @@ async def test_a_worker_has_a_row_while_it_lives(url: str, start_worker: StartWo
         assert await store.engine.workers() == []
 
 
+@pytest.mark.slow
 async def test_upkeep_can_be_left_to_others(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:
         first = start_worker("-c", "2", *SHORT_LEASE)
@@ -162,6 +164,7 @@ async def test_upkeep_can_be_left_to_others(url: str, start_worker: StartWorker,
         await store.reach([id], State.SUCCEEDED)
 
 
+@pytest.mark.slow
 async def test_two_workers_fire_a_schedule_once(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:
         workers = [start_worker("-c", "5"), start_worker("-c", "5")]
