@@ -1,4 +1,4 @@
-"""Runs the application: where it may listen, how it starts, how it stops."""
+"""Runs the API and the dashboard on one port: where it may listen, how it starts, how it stops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
 from ropeway.api.app import Api, build_app
-from ropeway.api.guard import LOOPBACK_NAMES
+from ropeway.api.guard import LOOPBACK_NAMES, Guard, scan
 from ropeway.api.protocol import HEAD_SECONDS, ClosesSlowHeads
 from ropeway.api.routes import ROUTES
 from ropeway.core.errors import ConfigurationError
+from ropeway.dashboard import Dashboard
 from ropeway.observability.logs import Logger, logger
 from ropeway.observability.names import HTTP_PORT_TAKEN, SERVER_STARTED, SERVER_STOPPED, SERVER_STOPPING
 
@@ -81,8 +82,29 @@ def names_of(settings: Settings) -> tuple[str, ...]:
     return (*LOOPBACK_NAMES, *(() if settings.host in EVERYWHERE else (own,)), *filter(None, more))
 
 
+class Site:
+    """One port: the dashboard at its addresses, the API at all others."""
+
+    def __init__(self, api: Api, dashboard: Dashboard) -> None:
+        self.api = api
+        self._dashboard = dashboard
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and self._dashboard.serves(scope["path"]):
+            await self._dashboard(scope, receive, send)
+        else:
+            await self.api(scope, receive, send)
+
+    def count_refused(self, status: int) -> None:
+        """For the protocol: a request that did not get as far as an application."""
+        self.api.count_refused(status)
+
+
 class Server:
-    """The application on a port, while the block lasts. The engine is open, and stays so."""
+    """The application on a port, while the block lasts. The engine is open, and stays so.
+
+    `open_dashboard`: on loopback the pages ask nobody to sign in; the API still asks for keys.
+    """
 
     def __init__(
         self,
@@ -90,6 +112,7 @@ class Server:
         settings: Settings,
         *,
         auth: bool = True,
+        open_dashboard: bool = False,
         metrics: WorkerMetrics | None = None,
         port_may_change: bool = False,
         routes: Iterable[Route] = ROUTES,
@@ -108,12 +131,30 @@ class Server:
             routes=routes,
             patience=patience,
         )
+        self.dashboard = self._make_dashboard(auth=auth and not (open_dashboard and is_loopback(settings.host)))
         self._port_may_change = port_may_change
         self._log = logger("ropeway.server") if log is None else log
         self._socket: socket.socket | None = None
         self._server: _Uvicorn | None = None
         self._running: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+
+    def _make_dashboard(self, *, auth: bool) -> Dashboard:
+        deps = self.api.deps
+        guard = Guard(names_of(self.settings), own_address=self.settings.host in EVERYWHERE)
+        return Dashboard(
+            deps.engine,
+            self.settings,
+            access=deps.access,
+            seals=deps.seals,
+            tickets=deps.tickets,
+            notes=deps.notes,
+            stopping=deps.stopping,
+            check=lambda scope: guard.check(scan(scope["headers"]), scope.get("server")),
+            observe=deps.metrics.http,
+            poke=deps.streams.poke,
+            auth=auth,
+        )
 
     @property
     def port(self) -> int:
@@ -156,9 +197,11 @@ class Server:
         if self._looking is not None:
             self._looking.cancel()
         self.api.end_waiting()
+        self.dashboard.end_streams()
         if self._server is not None and self._running is not None:
             self._server.should_exit = True
             await self._running
+        await self.dashboard.close()
         await self.api.stop()
         self._log.info(SERVER_STOPPED)
 
@@ -183,7 +226,7 @@ class Server:
 
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
-            self.api,
+            Site(self.api, self.dashboard),
             http=ClosesSlowHeads,
             ws="none",
             loop="none",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropeway.api import notes
+from ropeway.service import notes
 from ropeway.core.access import Scope
 from ropeway.core.errors import EngineError, Indeterminate, Unavailable
 from ropeway.service import dead

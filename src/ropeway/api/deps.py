@@ -9,15 +9,15 @@ from ropeway.api.attendance import Attendance
 from ropeway.api.budget import Budget
 from ropeway.api.clock import EngineTime
 from ropeway.api.heavy import Heavy
-from ropeway.api.notes import Notes
 from ropeway.api.places import Places
 from ropeway.api.polling import Polls
 from ropeway.api.readiness import Readiness
-from ropeway.api.seals import Seals, Tickets
 from ropeway.api.streams import Streams
 from ropeway.core.access import Limits
 from ropeway.service.access import Access
 from ropeway.service.limits import Admission
+from ropeway.service.notes import Notes
+from ropeway.service.seals import Seals, Tickets
 
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine

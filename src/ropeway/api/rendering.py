@@ -54,7 +54,7 @@ def changed(answer: Changed | RopewayError) -> Changed:
 async def noted(
     call: Call, action: str, target: str, count: int | None = None, *, tenant: str | None = None
 ) -> None:
-    """Write down what an operator has just done. Never fails for the store: see `api/notes.py`."""
+    """Write down what an operator has just done. Never fails for the store: see `service/notes.py`."""
     notes = notes_of(call.principal.actor, action, [target], count, call.request_id)
     await call.deps.notes.write(notes, tenant=tenant or call.tenant)
 

@@ -116,6 +116,8 @@ def check_installed() -> None:
     """What serves HTTP is an extra."""
     try:
         import httptools  # noqa: F401
+        import jinja2  # noqa: F401
+        import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError:
         raise ConfigurationError(
@@ -151,7 +153,7 @@ async def run(settings: Settings, *, auth: bool, upkeep: bool) -> None:
             _serve_metrics(stack, settings.metrics_port, metrics)
         async with server:
             about = "upkeep    in this process" if upkeep else "upkeep    left to others"
-            output.say(greeting(server, settings, way_in, about) + "\nCtrl-C stops it.")
+            output.say(greeting(server, settings, way_in, await pages(server), about) + "\nCtrl-C stops it.")
             await stopping.wait()
 
 
@@ -179,10 +181,10 @@ async def beside_a_worker(
         # The store is another server's: the API is there.
         yield
         return
-    server = Server(engine, settings, metrics=metrics, port_may_change=True)
+    server = Server(engine, settings, open_dashboard=True, metrics=metrics, port_may_change=True)
     way_in = await find_way_in(server, settings)
     async with server:
-        output.say(greeting(server, settings, way_in))
+        output.say(greeting(server, settings, way_in, await pages(server)))
         yield
 
 
@@ -218,6 +220,18 @@ async def find_way_in(server: Server, settings: Settings) -> WayIn:
     if os.access(file, os.R_OK):
         return WayIn(f"{_shown(file)}  (made at the first start)", file)
     return WayIn("ropeway keys list; ropeway keys create NAME makes one")
+
+
+async def pages(server: Server) -> str:
+    """Where the dashboard is, and how to get in: without a key, or by a link that is good once."""
+    sessions = server.dashboard.sessions
+    link = None if sessions.open else await sessions.first_link()
+    if sessions.open:
+        return f"dashboard {server.url}/  (no login on this host)"
+    if link is None:
+        return f"dashboard {server.url}/  (sign in with a key)"
+    words = "sign in with a key, or once, within ten minutes, by this link"
+    return f"dashboard {server.url}/  ({words})\n            {server.url}{link}"
 
 
 def greeting(server: Server, settings: Settings, way_in: WayIn, *more: str) -> str:

@@ -8,12 +8,12 @@ from typing import TypeVar
 from ropeway.api.listeners import Wants
 from ropeway.api.rendering import missing_job
 from ropeway.api.routing import Call, Reply, Route, Stream
-from ropeway.api.seals import TICKET_SECONDS
 from ropeway.api.sse import Chunks, job_stream, parse_seq, tail_stream
 from ropeway.core import fields
 from ropeway.core.access import Scope
 from ropeway.core.errors import QuotaExceeded
 from ropeway.core.events import Event
+from ropeway.service.seals import TICKET_SECONDS
 from ropeway.wire import cursors, models, paths
 from ropeway.wire.objects import event_object
 from ropeway.wire.queries import EventsQuery

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ropeway.cli import output
-from ropeway.core.errors import RopewayError
+from ropeway.core.errors import EngineError, RopewayError
 
 if TYPE_CHECKING:
     from ropeway.cli.demo.calling import Caller
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ropeway.observability.metrics import WorkerMetrics
     from ropeway.settings import Settings
     from ropeway.worker.inprocess import InProcessWorker
+    from ropeway.worker.options import WorkerOptions
 
     Update = Callable[[Iterable[tuple[Event, str]]], None]
 
@@ -36,6 +38,7 @@ PAUSE = 1.5
 #: Three heartbeats: at the next one a running handler learns that it was cancelled.
 LEASE = 9.0
 TARGET = "ropeway.cli.demo.tasks:app"
+WORKER = "demo"
 
 
 class NotAsPromised(RopewayError):
@@ -153,6 +156,7 @@ def _headline(engine: Engine, settings: Settings, served: Served | None) -> str:
     if engine.name != "memory":
         line += f"\nLook at it from elsewhere: ropeway jobs list --url {hide_password(settings.url)}"
     if served is not None:
+        line += f"\nThe dashboard: {served.url}/"
         line += f'\nOver HTTP: curl -H "Authorization: Bearer $(cat {served.file})" {served.url}/v1/jobs'
     return line
 
@@ -180,7 +184,7 @@ async def _serving(
     from ropeway.service.keys import Keys
 
     keys = Keys(engine)
-    async with Server(engine, settings, metrics=metrics, port_may_change=True) as server:
+    async with Server(engine, settings, open_dashboard=True, metrics=metrics, port_may_change=True) as server:
         key, text = await keys.create("ropeway demo", frozenset(Scope))
         try:
             put_secret(token, text)
@@ -241,20 +245,33 @@ async def _at_work(
     from ropeway.worker.processes import Processes
 
     options = WorkerOptions(queues=queues, caps={queues[-1]: 1}).with_settings(settings)
-    processes = Processes(TARGET, settings, worker_id="demo", tenant=options.tenant, kept=1)
+    processes = Processes(TARGET, settings, worker_id=WORKER, tenant=options.tenant, kept=1)
     async with (
         Upkeep(engine, settings, metrics, survey=True),
         InProcessWorker(tasks.app.program, engine, options, processes=processes) as worker,
     ):
-        counting = asyncio.create_task(_count(worker, metrics, options.concurrency))
+        counting = asyncio.create_task(_count(worker, engine, metrics, options))
         try:
             yield
         finally:
             counting.cancel()
+            await asyncio.wait([counting])
+            await engine.forget_worker(WORKER, tenant=options.tenant)
 
 
-async def _count(worker: InProcessWorker, metrics: WorkerMetrics, slots: int) -> None:
+async def _count(worker: InProcessWorker, engine: Engine, metrics: WorkerMetrics, options: WorkerOptions) -> None:
+    """What the worker does, for the metrics and for whoever asks who is at work."""
+    from importlib.metadata import version
+
+    from ropeway.core.fleet import WorkerInfo
+
+    host, queues = socket.gethostname(), options.queue_names()
     while True:
+        running = worker.worker.runner.running
         metrics.merge(worker.worker.tally.take())
-        metrics.gauges(worker.worker.runner.running, slots)
+        metrics.gauges(running, options.concurrency)
+        about = WorkerInfo(WORKER, host, os.getpid(), version("ropeway"), queues, (), options.concurrency, running)
+        # The store may be one that was started for a moment only; the demo itself tells of that.
+        with contextlib.suppress(EngineError):
+            await engine.report_worker(about, tenant=options.tenant)
         await asyncio.sleep(1.0)

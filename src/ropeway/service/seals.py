@@ -56,9 +56,9 @@ class Tickets:
         self._engine = engine
         self._seals = seals
 
-    async def issue(self, principal: Principal) -> str:
+    async def issue(self, principal: Principal, *, seconds: float = TICKET_SECONDS) -> str:
         """A ticket with what the principal's key allows."""
-        ends_at = await self._engine.now() + timedelta(seconds=TICKET_SECONDS)
+        ends_at = await self._engine.now() + timedelta(seconds=seconds)
         ticket = _Ticket(secrets.token_urlsafe(12), principal.key_id, ends_at)
         return cursors.seal(await self._seals.secret(), msgspec.json.encode(ticket).decode(), _TICKET)
 

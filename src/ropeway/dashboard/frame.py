@@ -1,0 +1,229 @@
+"""What every page has round it: who looks, the headers, the template, and what an error looks like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from ropeway.core.errors import RopewayError, Unauthenticated
+from ropeway.core.states import State
+from ropeway.dashboard import drawing, words
+from ropeway.dashboard.asking import Form, query_of, read_form
+from ropeway.dashboard.sessions import NOTICE, Sessions, Viewer, drop_cookie
+from ropeway.observability.logs import Logger, logger
+from ropeway.observability.names import HTTP_FAILED
+from ropeway.service.actions import notes_of
+from ropeway.wire.problems import CODES
+
+if TYPE_CHECKING:
+    from ropeway.dashboard.live import Live
+    from ropeway.engines.protocol import Engine
+    from ropeway.service.notes import Notes
+    from ropeway.settings import Settings
+
+#: Nothing but our own files is loaded, nothing inline runs, nobody frames it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+#: A page's handler, and that of a form.
+Page: TypeAlias = Callable[["Visit"], Awaitable[Response]]
+
+
+class Frame:
+    """What the pages of one process share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        sessions: Sessions,
+        live: Live,
+        notes: Notes,
+        *,
+        check: Callable[[Any], None],
+        observe: Callable[[str, str, int, float], None],
+        poke: Callable[[], None],
+        log: Logger | None = None,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.sessions = sessions
+        self.live = live
+        self.notes = notes
+        self.poke = poke
+        self._check = check
+        self._observe = observe
+        self._log = logger("ropeway.dashboard") if log is None else log
+        self.templates = _environment()
+        #: Over TLS, or behind a proxy that speaks it, cookies travel nowhere else.
+        self.secure = settings.tls_cert is not None or settings.behind_proxy
+
+    # ── Handlers ──
+
+    def page(self, handler: Page, *, name: str, scope: bool = True) -> Callable[[Request], Awaitable[Response]]:
+        """A page to look at. `scope` False: also for those who have not signed in."""
+
+        async def answer(request: Request) -> Response:
+            return await self._answer(request, name, handler, form=False, signed_in=scope)
+
+        return answer
+
+    def form(self, handler: Page, *, name: str, scope: bool = True) -> Callable[[Request], Awaitable[Response]]:
+        """What a form does: only for those who may act, only from a page of ours."""
+
+        async def answer(request: Request) -> Response:
+            return await self._answer(request, name, handler, form=True, signed_in=scope)
+
+        return answer
+
+    async def _answer(
+        self, request: Request, name: str, handler: Page, *, form: bool, signed_in: bool
+    ) -> Response:
+        began = time.perf_counter()
+        visit = Visit(self, request)
+        try:
+            self._check(request.scope)
+            if signed_in:
+                visit.viewer = await self.sessions.viewer(request)
+            if form:
+                visit.form = await read_form(request)
+                if signed_in:
+                    Sessions.check_mark(visit.viewer, visit.form.one("mark"))
+            visit.notice = await self.sessions.said(request)
+            response = await handler(visit)
+            if visit.notice is not None and visit.notice_shown:
+                drop_cookie(response, NOTICE, secure=self.secure)
+        except Unauthenticated:
+            response = self._to_login(visit)
+        except RopewayError as error:
+            response = self._refused(visit, error)
+        except Exception as error:  # noqa: BLE001 - the one who looks gets a page, the log gets the reason
+            self._log.error(HTTP_FAILED, path=name, error=type(error).__name__, exc_info=error)
+            response = self._refused(
+                visit, RopewayError("something went wrong here; the server's log has the reason")
+            )
+        for header, value in HEADERS.items():
+            response.headers.setdefault(header, value)
+        self._observe(request.method, name, response.status_code, time.perf_counter() - began)
+        return response
+
+    def _to_login(self, visit: Visit) -> Response:
+        if visit.request.headers.get("hx-request") == "true":
+            # A page that updates itself goes there as a whole.
+            return Response(status_code=204, headers={"hx-redirect": visit.url("ui/login")})
+        return RedirectResponse(visit.url("ui/login"), 303)
+
+    def _refused(self, visit: Visit, error: RopewayError) -> Response:
+        status = CODES[error.code].status if error.code in CODES else 500
+        title = CODES[error.code].title if error.code in CODES else "Something went wrong"
+        return visit.show("error.html", status=status, title=title, message=error.message, hint=error.hint)
+
+
+class Visit:
+    """One request, while it is answered."""
+
+    def __init__(self, frame: Frame, request: Request) -> None:
+        self.frame = frame
+        self.request = request
+        self._viewer: Viewer | None = None
+        self.form = Form([])
+        #: What was done just before, to be told.
+        self.notice: str | None = None
+        self.notice_shown = False
+
+    @property
+    def viewer(self) -> Viewer:
+        assert self._viewer is not None, "this page needs nobody to be signed in"  # noqa: S101
+        return self._viewer
+
+    @viewer.setter
+    def viewer(self, viewer: Viewer) -> None:
+        self._viewer = viewer
+
+    @property
+    def engine(self) -> Engine:
+        return self.frame.engine
+
+    @property
+    def tenant(self) -> str:
+        return self.viewer.tenant
+
+    # ── Addresses: relative ones, so that it works behind any prefix ──
+
+    def url(self, path: str) -> str:
+        up = "../" * (self.request.url.path.count("/") - 1)
+        return (up + path) or "./"
+
+    # ── Answers ──
+
+    def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        self.notice_shown = True
+        text = self.frame.templates.get_template(template).render(
+            visit=self,
+            viewer=self._viewer,
+            url=self.url,
+            notice=self.notice,
+            version=version("ropeway"),
+            store=self.frame.engine.name,
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    async def back(self, words: str, otherwise: str) -> Response:
+        """To where the form was, or `otherwise`; the page there says the words."""
+        place = self.form.one("back")
+        response = RedirectResponse(self.url(place if _is_ours(place) else otherwise), 303)
+        await self.frame.sessions.say(response, words, secure=self.frame.secure)
+        await self.frame.live.refresh(self.tenant)
+        return response
+
+    async def note(self, action: str, *targets: str, count: int | None = None) -> None:
+        """Write down what was done, after it was done."""
+        self.frame.poke()
+        await self.frame.notes.write(
+            notes_of(self.viewer.principal.actor, action, targets, count, "dashboard"), tenant=self.tenant
+        )
+
+
+def _is_ours(place: str) -> bool:
+    """Whether it is the address of a page of ours, as those write it into their forms."""
+    return place.startswith("ui/") and not any(sign in place for sign in ("\\", "//", "..", "\r", "\n"))
+
+
+def _environment() -> jinja2.Environment:
+    """Everything is escaped unless it is ours."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ropeway.dashboard"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=words.number,
+        seconds=words.seconds,
+        when=words.when,
+        exactly=words.exactly,
+        short=words.short_id,
+        megabytes=words.megabytes,
+        clipped=words.clipped,
+        json_text=words.pretty_json,
+        plain=words.plain,
+        bar=drawing.bar,
+    )
+    environment.globals.update(State=State, query_of=query_of)
+    return environment

@@ -1,0 +1,138 @@
+"""What pages show, looked up once per second and process however many people look.
+
+A tenant's overview and the newest of its events are kept up to date while somebody has asked for them lately;
+afterwards the loop ends by itself, and a dashboard that nobody watches costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ropeway.core.errors import EngineError, RopewayError
+from ropeway.service.overview import Overview, look
+
+if TYPE_CHECKING:
+    from ropeway.core.events import Event
+    from ropeway.engines.protocol import Engine
+
+#: Seconds between two looks, and how long somebody counts as looking after they asked.
+EVERY: Final = 1.0
+WATCHED_SECONDS: Final = 10.0
+
+#: Events that are kept to be shown.
+MOST_EVENTS: Final = 500
+
+
+class Live:
+    """What one process knows of its tenants right now."""
+
+    def __init__(self, engine: Engine, *, every: float = EVERY) -> None:
+        self._engine = engine
+        self._every = every
+        self._watched: dict[str, _Watched] = {}
+
+    async def overview(self, tenant: str) -> Overview:
+        """At most a second old, unless the store is away: then it raises what the store said."""
+        watched = await self._watch(tenant)
+        if watched.error is not None:
+            raise watched.error
+        assert watched.overview is not None  # noqa: S101 - without an error there is one
+        return watched.overview
+
+    async def events(self, tenant: str) -> Sequence[Event]:
+        """The newest events since somebody began to look, the newest first."""
+        return tuple((await self._watch(tenant)).events)
+
+    async def changed(self, tenant: str, version: int, *, within: float) -> int:
+        """The number of the newest look, as soon as it is not `version`; or after so many seconds."""
+        watched = await self._watch(tenant)
+        if watched.version == version:
+            try:
+                async with asyncio.timeout(within):
+                    await watched.next_look.wait()
+            except TimeoutError:
+                pass
+            watched.asked_at = time.monotonic()
+        return watched.version
+
+    async def refresh(self, tenant: str) -> None:
+        """Look now: something was just done, and whoever did it wants to see it."""
+        watched = self._watched.get(tenant)
+        if watched is not None:
+            await watched.look_once(self._engine, tenant)
+
+    def wake(self) -> None:
+        """Whoever waits for the next look waits no longer: the server stops."""
+        for watched in self._watched.values():
+            watched.next_look.set()
+
+    async def close(self) -> None:
+        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _watch(self, tenant: str) -> _Watched:
+        watched = self._watched.get(tenant)
+        if watched is None:
+            watched = self._watched[tenant] = _Watched()
+            watched.task = asyncio.create_task(self._keep_up(tenant, watched), name=f"ropeway dashboard {tenant}")
+        watched.asked_at = time.monotonic()
+        await watched.first_look.wait()
+        return watched
+
+    async def _keep_up(self, tenant: str, watched: _Watched) -> None:
+        try:
+            while time.monotonic() - watched.asked_at < WATCHED_SECONDS or not watched.first_look.is_set():
+                began = time.monotonic()
+                await watched.look_once(self._engine, tenant)
+                # A store that takes long to answer is not asked all the time.
+                took = time.monotonic() - began
+                await asyncio.sleep(max(self._every - took, took))
+        finally:
+            del self._watched[tenant]
+            watched.first_look.set()
+
+
+class _Watched:
+    """One tenant that somebody looks at."""
+
+    def __init__(self) -> None:
+        self.asked_at = time.monotonic()
+        self.overview: Overview | None = None
+        self.error: RopewayError | None = None
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.version = 0
+        self.first_look = asyncio.Event()
+        self.next_look = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self._position: str | None = None
+
+    async def look_once(self, engine: Engine, tenant: str) -> None:
+        try:
+            overview = await look(engine, tenant)
+            await self._read_events(engine, tenant)
+        except EngineError as error:
+            self.error = error
+        else:
+            self.overview, self.error = overview, None
+        self.version += 1
+        self.first_look.set()
+        self.next_look.set()
+        self.next_look = asyncio.Event()
+
+    async def _read_events(self, engine: Engine, tenant: str) -> None:
+        if self._position is None:
+            self._position = await engine.tail_position()
+            return
+        page = await engine.tail(self._position, limit=MOST_EVENTS, tenant=tenant)
+        self._position = page.position
+        self.events.extendleft(page.events)
+        if len(page.events) == MOST_EVENTS:
+            # It runs faster than anybody reads: go on at its end.
+            self._position = await engine.tail_position()
