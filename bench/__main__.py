@@ -1,4 +1,4 @@
-"""`python -m bench engine|worker|http --engine postgres|sqlite|memory [--json] [--check] [--quick]`, or
+"""`python -m bench engine|worker|http|dashboard --engine postgres|sqlite|memory [--json] [--check] [--quick]`, or
 `python -m bench peers|growth [--quick]`: Ropeway and its peers side by side, and what a job costs as all grows."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from bench import fleet
+from bench.dashboard import DashboardBench
 from bench.engine import EngineBench
 from bench.figures import Report
 from bench.http import HttpBench
@@ -15,10 +16,11 @@ from bench.peers import growth
 from bench.stores import stores
 from bench.worker import WorkerBench
 
-KINDS: dict[str, type[EngineBench | WorkerBench | HttpBench]] = {
+KINDS: dict[str, type[EngineBench | WorkerBench | HttpBench | DashboardBench]] = {
     "engine": EngineBench,
     "worker": WorkerBench,
     "http": HttpBench,
+    "dashboard": DashboardBench,
 }
 
 #: What has a command of its own.
@@ -34,6 +36,8 @@ def main() -> int:
     _arguments(worker, ["postgres", "sqlite"], "drain,latency,idle")
     http = kinds.add_parser("http", help="`ropeway server` under load, keys and limits on")
     _arguments(http, ["postgres", "sqlite"], "single,batch,drain,pickup,idle", default="postgres")
+    pages = kinds.add_parser("dashboard", help="the dashboard's pages over 1M live and 10M finished jobs")
+    _arguments(pages, ["postgres"], "the names of pages", default="postgres")
     peers.add_arguments(kinds.add_parser("peers", help="Ropeway and its peers side by side"))
     growth.arguments(kinds.add_parser("growth", help="what a job costs as everything grows"))
     asked = parser.parse_args()

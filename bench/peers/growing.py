@@ -95,7 +95,7 @@ async def finished(place: Place, kept: int, jobs: int) -> Cost:
     """Drain while so many finished jobs are kept, each with the three events of its life."""
     async with PostgresEngine(place.url) as engine:
         if kept:
-            await asyncio.to_thread(_keep, place.url, kept)
+            await asyncio.to_thread(keep_finished, place.url, kept)
         await loads.fill(engine, jobs)
         return await _drained(engine, place, ["q0"], jobs)
 
@@ -230,7 +230,7 @@ _ID = (
 _ROWS_AT_ONCE = 500_000
 
 
-def _keep(url: str, number: int) -> None:
+def keep_finished(url: str, number: int) -> None:
     """Write finished jobs and their events straight into the tables: to run ten million would take far longer."""
     at, id = _AT.format(number=number), _ID.format(number=number)
     for first in range(1, number + 1, _ROWS_AT_ONCE):

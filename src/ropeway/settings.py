@@ -10,6 +10,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -403,6 +404,7 @@ def _extra(name: str, key: str) -> object:
     return next((meta.extra[key] for meta in _metas(_types()[name]) if meta.extra and key in meta.extra), None)
 
 
+@lru_cache
 def _types() -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(Settings)}
 

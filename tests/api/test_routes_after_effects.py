@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from ropeway.service import notes
 from ropeway.core.access import Scope
 from ropeway.core.errors import EngineError, Indeterminate, Unavailable
-from ropeway.service import dead
+from ropeway.service import dead, notes
 from tests.api.routes_kit import Caller, Stage, on_memory, stage, until
 
 WHERE = "could not connect to 10.1.2.3:5432 as user jobs"

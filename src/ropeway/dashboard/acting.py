@@ -7,6 +7,7 @@ from uuid import UUID
 
 from ropeway.core import fields
 from ropeway.core.access import Scope
+from ropeway.core.errorgroups import is_fingerprint
 from ropeway.core.errors import FieldError, NotFound, RopewayError
 from ropeway.core.query import JobFilter
 from ropeway.dashboard.asking import FILTERS, filter_of
@@ -94,7 +95,7 @@ async def bulk(visit: Visit) -> Response:
     ids = _picked(visit)
     if ids:
         done = await _each(visit, verb, ids)
-        skipped = f"; {len(ids) - done:,} were not in a state for that" if done < len(ids) else ""
+        skipped = f"; the state of {len(ids) - done:,} did not allow it" if done < len(ids) else ""
         return await visit.back(f"{_number(done)} {_told(verb)}{skipped}.", "ui/jobs")
     asked = visit.form.mapping()
     where = filter_of(asked)
@@ -137,7 +138,7 @@ async def replay(visit: Visit) -> Response:
     _may_act(visit)
     service = DeadJobs(visit.engine, tenant=visit.tenant)
     queue = visit.form.one("queue") or None
-    fingerprints = visit.form.all("fingerprint")
+    fingerprints = list(dict.fromkeys(visit.form.all("fingerprint")))
     by = visit.viewer.principal.actor
     if visit.form.one("confirmed") != "yes":
         found = await service.groups(queue)
@@ -151,6 +152,9 @@ async def replay(visit: Visit) -> Response:
             every=not fingerprints,
             queue=queue,
         )
+    if not all(map(is_fingerprint, fingerprints)):
+        # Before anything is done: what is done must be noted.
+        raise FieldError("that is no group of dead jobs", pointer="/fingerprint", hint="load the page again")
     retried, more = 0, False
     where = JobFilter(queue=queue)
     chosen: list[str | None] = [*fingerprints] or [None]

@@ -7,6 +7,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
@@ -56,7 +57,9 @@ class Dashboard:
         self.sessions = Sessions(engine, access, seals, tickets, auth=auth)
         self._live = Live(engine)
         frame = Frame(engine, settings, self.sessions, self._live, notes, check=check, observe=observe, poke=poke)
-        self._router = Router(_routes(frame, stopping), redirect_slashes=False, default=_elsewhere(frame))
+        self._elsewhere = _application(frame, pages.nowhere)
+        self._wrong_method = _application(frame, pages.wrong_method)
+        self._router = Router(_routes(frame, stopping), redirect_slashes=False, default=self._elsewhere)
 
     @staticmethod
     def serves(path: str) -> bool:
@@ -66,7 +69,14 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/favicon.ico":
             scope = {**scope, "path": "/static/favicon.svg", "raw_path": b"/static/favicon.svg"}
-        await self._router(scope, receive, send)
+        # With an application in the scope starlette raises what it would otherwise answer in plain text.
+        scope = {**scope, "app": self}
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            # No such file, or no such method: nothing has been answered yet.
+            refused = self._wrong_method if error.status_code == 405 else self._elsewhere
+            await refused(scope, receive, send)
 
     def end_streams(self) -> None:
         """The server stops: `stopping` is set already."""
@@ -108,9 +118,9 @@ def _routes(frame: Frame, stopping: asyncio.Event) -> list[Route | Mount]:
     ]
 
 
-def _elsewhere(frame: Frame) -> Any:
-    """The answer to an address of ours that is no page."""
-    answer = frame.page(pages.nowhere, name="unknown", scope=False)
+def _application(frame: Frame, handler: Any) -> Any:
+    """The answer to an address of ours that is no page, or not for this method."""
+    answer = frame.page(handler, name="unknown", scope=False)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         response = await answer(Request(scope, receive))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 from ropeway.core.errors import FieldError, PayloadError
 from ropeway.core.query import JobFilter, parse_state
 from ropeway.core.states import DeadReason
+from ropeway.wire.problems import Refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 #: A form is small: names, ids, a filter.
 MAX_FORM_BYTES = 256 * 1024
 MOST_FIELDS = 2_000
+#: Seconds that it may take to arrive.
+FORM_SECONDS = 10.0
 
 FILTERS = ("queue", "type", "status", "key", "tag", "error", "worker", "reason", "after", "before")
 
@@ -44,10 +48,14 @@ async def read_form(request: Request) -> Form:
     if kind != "application/x-www-form-urlencoded":
         raise PayloadError("a form is expected", code="unsupported_media_type")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise PayloadError("the form is too large", code="payload_too_large")
+    try:
+        async with asyncio.timeout(FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_FORM_BYTES:
+                    raise PayloadError("the form is too large", code="payload_too_large")
+    except TimeoutError:
+        raise Refused("the form did not come to its end in time", code="request_timeout") from None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
     except (UnicodeDecodeError, ValueError):

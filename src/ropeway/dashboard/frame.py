@@ -19,7 +19,7 @@ from ropeway.dashboard.sessions import NOTICE, Sessions, Viewer, drop_cookie
 from ropeway.observability.logs import Logger, logger
 from ropeway.observability.names import HTTP_FAILED
 from ropeway.service.actions import notes_of
-from ropeway.wire.problems import CODES
+from ropeway.wire.problems import problem_of
 
 if TYPE_CHECKING:
     from ropeway.dashboard.live import Live
@@ -38,6 +38,8 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+
+_OUR_FAULT: Final = "something went wrong here; the server's log has the reason"
 
 #: A page's handler, and that of a form.
 Page: TypeAlias = Callable[["Visit"], Awaitable[Response]]
@@ -105,17 +107,15 @@ class Frame:
                     Sessions.check_mark(visit.viewer, visit.form.one("mark"))
             visit.notice = await self.sessions.said(request)
             response = await handler(visit)
-            if visit.notice is not None and visit.notice_shown:
-                drop_cookie(response, NOTICE, secure=self.secure)
         except Unauthenticated:
             response = self._to_login(visit)
         except RopewayError as error:
             response = self._refused(visit, error)
         except Exception as error:  # noqa: BLE001 - the one who looks gets a page, the log gets the reason
             self._log.error(HTTP_FAILED, path=name, error=type(error).__name__, exc_info=error)
-            response = self._refused(
-                visit, RopewayError("something went wrong here; the server's log has the reason")
-            )
+            response = self._refused(visit, RopewayError(_OUR_FAULT))
+        if visit.notice is not None and visit.notice_shown:
+            drop_cookie(response, NOTICE, secure=self.secure)
         for header, value in HEADERS.items():
             response.headers.setdefault(header, value)
         self._observe(request.method, name, response.status_code, time.perf_counter() - began)
@@ -128,9 +128,10 @@ class Frame:
         return RedirectResponse(visit.url("ui/login"), 303)
 
     def _refused(self, visit: Visit, error: RopewayError) -> Response:
-        status = CODES[error.code].status if error.code in CODES else 500
-        title = CODES[error.code].title if error.code in CODES else "Something went wrong"
-        return visit.show("error.html", status=status, title=title, message=error.message, hint=error.hint)
+        # The words of the API: those of the store itself may tell where it is, and are for the log.
+        told = problem_of(error, "")
+        message = _OUR_FAULT if told.code == "internal" else told.detail
+        return visit.show("error.html", status=told.status, title=told.title, message=message, hint=told.hint)
 
 
 class Visit:
@@ -165,7 +166,10 @@ class Visit:
     # ── Addresses: relative ones, so that it works behind any prefix ──
 
     def url(self, path: str) -> str:
-        up = "../" * (self.request.url.path.count("/") - 1)
+        # As the browser sees it: a slash that came as %2F is no step.
+        scope = self.request.scope
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        up = "../" * (raw.partition(b"?")[0].count(b"/") - 1)
         return (up + path) or "./"
 
     # ── Answers ──

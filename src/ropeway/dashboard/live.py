@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ropeway.core.errors import EngineError, RopewayError
+from ropeway.core.errors import EngineError, PositionExpired, RopewayError
 from ropeway.service.overview import Overview, look
 
 if TYPE_CHECKING:
@@ -112,15 +112,18 @@ class _Watched:
         self.next_look = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._position: str | None = None
+        self._looking = asyncio.Lock()
 
     async def look_once(self, engine: Engine, tenant: str) -> None:
-        try:
-            overview = await look(engine, tenant)
-            await self._read_events(engine, tenant)
-        except EngineError as error:
-            self.error = error
-        else:
-            self.overview, self.error = overview, None
+        # One at a time: two that go on from one position would both show the same events.
+        async with self._looking:
+            try:
+                overview = await look(engine, tenant)
+                await self._read_events(engine, tenant)
+            except EngineError as error:
+                self.error = error
+            else:
+                self.overview, self.error = overview, None
         self.version += 1
         self.first_look.set()
         self.next_look.set()
@@ -130,7 +133,12 @@ class _Watched:
         if self._position is None:
             self._position = await engine.tail_position()
             return
-        page = await engine.tail(self._position, limit=MOST_EVENTS, tenant=tenant)
+        try:
+            page = await engine.tail(self._position, limit=MOST_EVENTS, tenant=tenant)
+        except PositionExpired:
+            # They were pruned before they were read: go on with the next one.
+            self._position = await engine.tail_position()
+            return
         self._position = page.position
         self.events.extendleft(page.events)
         if len(page.events) == MOST_EVENTS:

@@ -19,6 +19,7 @@ from ropeway.service.jobs import Jobs
 from ropeway.service.overview import concerns, seconds_to_empty
 from ropeway.service.schedules import Schedules
 from ropeway.settings import describe, setting_names, variable_of
+from ropeway.wire.problems import Refused
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -31,15 +32,28 @@ PAGE = 50
 MOST_RUNNING = 500
 #: Events and actions that are shown at once.
 MOST_EVENTS, MOST_ACTIONS = 200, 100
+#: Dead jobs that are looked at for their groups each time the page is shown.
+MOST_DEAD = 1_000
 
 
 async def nowhere(_visit: Visit) -> Response:
     raise NotFound("there is no such page", hint="perhaps it was moved, or its address is mistyped")
 
 
+async def wrong_method(_visit: Visit) -> Response:
+    raise Refused("this address is not for that", code="method_not_allowed", hint="go there from its page")
+
+
 async def overview(visit: Visit) -> Response:
     seen = await visit.frame.live.overview(visit.tenant)
-    return visit.show("overview.html", page="overview", seen=seen, now=seen.at, concerns=concerns(seen))
+    return visit.show(
+        "overview.html",
+        page="overview",
+        seen=seen,
+        now=seen.at,
+        concerns=concerns(seen),
+        keep=visit.frame.settings.keep_succeeded,
+    )
 
 
 async def queues(visit: Visit) -> Response:
@@ -142,7 +156,7 @@ async def dead(visit: Visit) -> Response:
     queue = visit.request.query_params.get("queue", "").strip() or None
     if queue is not None:
         fields.check_name(queue, "queue")
-    found = await DeadJobs(visit.engine, tenant=visit.tenant).groups(queue)
+    found = await DeadJobs(visit.engine, tenant=visit.tenant).groups(queue, most=MOST_DEAD)
     seen = await visit.frame.live.overview(visit.tenant)
     return visit.show(
         "dead.html",

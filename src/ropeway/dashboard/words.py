@@ -110,7 +110,7 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if not isinstance(value, int) else str(value)

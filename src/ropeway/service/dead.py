@@ -87,14 +87,15 @@ class DeadJobs:
         """How many a filter finds."""
         return await self._engine.count(_dead(where), cap=cap, tenant=self._tenant)
 
-    async def groups(self, queue: str | None = None) -> DeadGroups:
-        """What killed them: the newest dead jobs, put together by error. `sample_id` is the newest of a group."""
+    async def groups(self, queue: str | None = None, *, most: int = MOST_LOOKED_AT) -> DeadGroups:
+        """What killed them: the newest dead jobs, at most `most`, put together by error. `sample_id` is the newest
+        one of a group."""
         found: dict[str, DeadGroup] = {}
         looked_at = 0
         complete = True
         async with aclosing(self._newest(JobFilter(queue=queue))) as jobs:
             async for job in jobs:
-                if looked_at == MOST_LOOKED_AT:
+                if looked_at == most:
                     complete = False
                     break
                 looked_at += 1

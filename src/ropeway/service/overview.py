@@ -122,7 +122,7 @@ def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
     due = stats.counts.get(State.QUEUED, 0)
     served = any(name in worker.queues and worker.state == "running" for worker in overview.workers)
     if stats.paused:
-        waiting = f"{due:,} jobs wait in it" if due else "nothing waits in it"
+        waiting = f"{_jobs_wait(due)} in it" if due else "nothing waits in it"
         found.append(
             Concern("paused", f"The queue {name} is paused; {waiting}.", "Resume it when work may go on.", name)
         )
@@ -130,7 +130,7 @@ def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
         found.append(
             Concern(
                 "not_served",
-                f"Nobody works on the queue {name}, and {due:,} jobs wait in it.",
+                f"Nobody works on the queue {name}, and {_jobs_wait(due)} in it.",
                 f"Start a worker with --queue {name}.",
                 name,
             )
@@ -174,7 +174,7 @@ def _of_workers(overview: Overview) -> list[Concern]:
             return []
         return [
             Concern(
-                "no_workers", f"No worker is running, and {waiting:,} jobs wait.", "Start one: ropeway worker APP."
+                "no_workers", f"No worker is running, and {_jobs_wait(waiting)}.", "Start one: ropeway worker APP."
             )
         ]
     return [
@@ -187,6 +187,10 @@ def _of_workers(overview: Overview) -> list[Concern]:
         for worker in overview.workers
         if overview.silent_for(worker) > SILENT_SECONDS
     ]
+
+
+def _jobs_wait(number: int) -> str:
+    return "1 job waits" if number == 1 else f"{number:,} jobs wait"
 
 
 def _live(counts: Mapping[State, int]) -> int:

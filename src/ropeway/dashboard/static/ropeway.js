@@ -5,6 +5,7 @@
   const SLOW_EVERY = 3; // of a page that asks the store itself: every third look
   const ASK_SECONDS = 3; // between two looks when no stream can be had
   let looks = 0;
+  let leaving = false; // a form was sent: what the next page is to say must not be fetched by this one
 
   // ── Times ──
 
@@ -33,8 +34,8 @@
   function busy() {
     // Whoever picks rows or writes into the table must not have it changed under their hands.
     const active = document.activeElement;
-    const writing = active && active.closest("#live") && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
-    return document.hidden || writing || document.querySelector("[data-pick]:checked") !== null;
+    const writing = active && active.closest("#live") && active.matches("input:not([type=checkbox]), select, textarea");
+    return document.hidden || leaving || writing || document.querySelector("[data-pick]:checked") !== null;
   }
 
   function look() {
@@ -95,7 +96,9 @@
   document.addEventListener("submit", (event) => {
     const question = event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
+    leaving = !event.defaultPrevented;
   });
+  window.addEventListener("pageshow", () => { leaving = false; });
 
   document.addEventListener("click", async (event) => {
     const element = event.target.closest("[data-copy]");
@@ -104,9 +107,10 @@
     element.title = "copied";
   });
 
-  // ── Updates leave alone what the reader has opened ──
+  // ── Updates leave alone what the reader has opened or written ──
 
-  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+    !(name === "open" && node.tagName === "DETAILS") && !(name === "value" && node.matches("input[type=number]"));
 
   document.addEventListener("htmx:afterSettle", () => { showTimes(); showPicked(); });
   document.addEventListener("htmx:responseError", () => say("away", "store away"));

@@ -1,0 +1,563 @@
+"""The buttons: each does what it says, once, for those who may, and is told and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode, urljoin
+from uuid import UUID, uuid4
+
+import pytest
+
+from ropeway.core.access import NewTenant, Scope
+from ropeway.core.job import NewJob
+from ropeway.core.query import MAX_PAGE
+from ropeway.core.states import State
+from ropeway.dashboard.acting import MOST_PICKED
+from ropeway.dashboard.asking import MAX_FORM_BYTES
+from ropeway.engines.protocol import Engine
+from ropeway.service.dead import DeadJobs
+from tests.dashboard.dashboard_kit import (
+    FORM,
+    House,
+    Page,
+    Person,
+    dead,
+    enqueued,
+    house,
+    in_every_state,
+    leased,
+    noted,
+    page,
+    state_of,
+    with_schedule,
+)
+
+
+def notice(shown: Page) -> bool:
+    return any(given.get("class") == "notice" for given in shown.all("p"))
+
+
+async def told_once(person: Person, response_text: Page, words: str, path: str) -> None:
+    """The page after an action says what was done; the next one says it no more."""
+    assert words in response_text.text
+    assert notice(response_text)
+    again = await person.see(path)
+    assert words not in again.text
+    assert not notice(again)
+
+
+async def paused(engine: Engine, queue: str) -> bool:
+    (stats,) = await engine.queue_stats([queue])
+    return stats.paused
+
+
+async def states(engine: Engine, ids: Sequence[UUID]) -> list[State]:
+    return [job.state for job in await engine.get(ids) if job is not None]
+
+
+# ── Queues ──
+
+
+async def test_a_queue_is_paused_and_resumed(any_store: str) -> None:
+    async with house(any_store) as there:
+        await enqueued(there.engine, queue="mails")
+        person = await there.person(name="ada")
+        shown = await person.follow(await person.press("/ui/queues", "ui/queues/mails/pause"))
+        await told_once(person, shown, "The queue mails is paused", "/ui/queues")
+        assert await paused(there.engine, "mails")
+        shown = await person.follow(await person.press("/ui/queues", "ui/queues/mails/resume"))
+        await told_once(person, shown, "The queue mails goes on.", "/ui/queues")
+        assert not await paused(there.engine, "mails")
+        who = f"ada ({person.key_id})"
+        assert await noted(there.engine) == [
+            (who, "queue.resume", "mails", None),
+            (who, "queue.pause", "mails", None),
+        ]
+        assert f"{who} queue.resume mails" in (await person.see("/ui/audit")).text
+
+
+async def test_what_was_done_is_seen_on_the_next_page_and_not_only_after_a_second(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine, queue="mails")
+        person = await there.person()
+        shown = await person.follow(await person.press("/ui/queues", "ui/queues/mails/pause"))
+        assert [action for action, _ in shown.posts()] == ["../ui/queues/mails/resume"]
+
+
+async def test_a_notice_that_an_error_page_has_shown_is_not_shown_again(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        await person.post("/ui/queues/default/pause")
+        assert "is paused" in page(await person.get("/ui/nope")).text
+        assert not notice(await person.see("/ui/audit"))
+
+
+async def test_a_forged_notice_is_not_shown(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        person = await there.person()
+        person.http.cookies.set("ropeway_notice", "All jobs are lost. Call 555-0100.", domain="localhost.local")
+        response = await person.get("/ui/queues")
+        assert "ropeway_notice" in response.request.headers["cookie"]
+        assert not notice(page(response))
+
+
+# ── One job ──
+
+
+async def test_a_job_is_cancelled_and_retried(any_store: str) -> None:
+    async with house(any_store) as there:
+        id = await enqueued(there.engine)
+        person = await there.person()
+        path = f"/ui/jobs/{id}"
+        shown = await person.follow(await person.press(path, "/cancel"))
+        await told_once(person, shown, "The job is cancelled.", path)
+        assert "heartbeat" not in shown.text
+        assert await state_of(there.engine, id) is State.CANCELLED
+        shown = await person.follow(await person.press(path, "/retry"))
+        await told_once(person, shown, "The job runs again", path)
+        assert await state_of(there.engine, id) is State.QUEUED
+        who = f"a test ({person.key_id})"
+        expected = [(who, "job.retry", str(id), None), (who, "job.cancel", str(id), None)]
+        assert await noted(there.engine) == expected
+
+
+async def test_the_end_of_a_running_job_is_told_as_it_is(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        await leased(there.engine)
+        person = await there.person()
+        shown = await person.follow(await person.press(f"/ui/jobs/{id}", "/cancel"))
+        assert "Its worker learns it at its next heartbeat." in shown.text
+
+
+async def test_a_job_is_rescheduled(any_store: str) -> None:
+    async with house(any_store) as there:
+        id = await enqueued(there.engine)
+        person = await there.person()
+        path = f"/ui/jobs/{id}"
+        shown = await person.follow(await person.press(path, "/reschedule", delay="3600"))
+        await told_once(person, shown, "The job is due in 3600 seconds.", path)
+        assert await state_of(there.engine, id) is State.SCHEDULED
+        shown = await person.follow(await person.press(path, "/reschedule", delay="0"))
+        assert "The job is due now." in shown.text
+        assert await state_of(there.engine, id) is State.QUEUED
+        assert [action for _, action, _, _ in await noted(there.engine)] == ["job.reschedule"] * 2
+
+
+@pytest.mark.parametrize("delay", ["soon", "-1", "nan", "inf", "1e300", "0x10"])
+async def test_a_bad_delay_changes_nothing(memory_store: str, delay: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        response = await (await there.person()).post(f"/ui/jobs/{id}/reschedule", {"delay": delay})
+        assert response.status_code == 422
+        assert "delay" in page(response).text
+        assert await state_of(there.engine, id) is State.QUEUED
+        assert await noted(there.engine) == []
+
+
+async def test_what_cannot_be_done_is_told_and_not_noted(local_store: str) -> None:
+    async with house(local_store) as there:
+        person = await there.person()
+        ids = await in_every_state(there.engine)
+        for path, status in (
+            (f"/ui/jobs/{ids[State.SUCCEEDED]}/retry", 409),
+            (f"/ui/jobs/{ids[State.SUCCEEDED]}/cancel", 409),
+            (f"/ui/jobs/{ids[State.RUNNING]}/reschedule", 409),
+            (f"/ui/jobs/{uuid4()}/cancel", 404),
+            ("/ui/jobs/nonsense/cancel", 422),
+            ("/ui/queues/unheard.of/pause", 404),
+            ("/ui/schedules/unheard.of/run", 404),
+        ):
+            response = await person.post(path)
+            assert response.status_code == status, (path, response.text)
+            page(response)
+        assert await noted(there.engine) == []
+        assert await states(there.engine, list(ids.values())) == list(ids)
+
+
+# ── Many jobs ──
+
+
+async def test_the_picked_jobs_are_cancelled_and_the_others_left(any_store: str) -> None:
+    async with house(any_store) as there:
+        ids = [answer.id for answer in await there.engine.enqueue([NewJob("work")] * 4)]
+        person = await there.person()
+        await there.engine.cancel([ids[1]])
+        picked = [("id", str(id)) for id in ids[:3]]
+        response = await person.post(
+            "/ui/jobs/bulk", [*picked, ("verb", "cancel"), ("back", "ui/jobs?queue=default")]
+        )
+        shown = await person.follow(response)
+        assert str(response.url.join(response.headers["location"])).endswith("/ui/jobs?queue=default")
+        await told_once(person, shown, "2 jobs cancelled; the state of 1 did not allow it.", "/ui/jobs")
+        assert await states(there.engine, ids) == [State.CANCELLED] * 3 + [State.QUEUED]
+        who = f"a test ({person.key_id})"
+        assert {one[:3] for one in await noted(there.engine)} == {
+            (who, "job.cancel", str(ids[0])),
+            (who, "job.cancel", str(ids[2])),
+        }
+        again = await person.post("/ui/jobs/bulk", [*picked, ("verb", "retry")])
+        assert "3 jobs run again." in (await person.follow(again)).text
+        assert await states(there.engine, ids) == [State.QUEUED] * 4
+
+
+async def test_no_more_jobs_can_be_picked_than_a_page_could_show(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        fields = [("id", str(id))] * (MOST_PICKED + 1)
+        response = await (await there.person()).post("/ui/jobs/bulk", [*fields, ("verb", "cancel")])
+        assert response.status_code == 422
+        assert await state_of(there.engine, id) is State.QUEUED
+
+
+async def test_all_that_a_filter_finds_are_cancelled_after_a_second_yes(any_store: str) -> None:
+    async with house(any_store) as there:
+        wanted = [one.id for one in await there.engine.enqueue([NewJob("work", queue="mails")] * 3)]
+        others = [await enqueued(there.engine, queue="other"), await enqueued(there.engine, "else", queue="mails")]
+        person = await there.person()
+        path = "/ui/jobs?" + urlencode({"queue": "mails", "type": "work"})
+        first = [form for form in (await person.see(path)).posts() if ("verb", "cancel") in form[1]]
+        (action, fields) = first[0]
+        response = await person.post(urljoin(path, action), fields, mark=None)
+        assert response.status_code == 200
+        asking = page(response)
+        assert "Cancel 3 jobs?" in asking.text
+        assert "queue mails, type work" in asking.text
+        assert await states(there.engine, wanted) == [State.QUEUED] * 3, "nothing is done before it is confirmed"
+        assert await noted(there.engine) == []
+
+        ((action, fields),) = asking.posts()
+        response = await person.post(urljoin("/ui/jobs/bulk", action), fields, mark=None)
+        shown = await person.follow(response)
+        await told_once(person, shown, "3 jobs cancelled.", "/ui/jobs")
+        assert "queue=mails" in response.headers["location"], "back to the list that was looked at"
+        assert await states(there.engine, wanted) == [State.CANCELLED] * 3
+        assert await states(there.engine, others) == [State.QUEUED] * 2
+        who = f"a test ({person.key_id})"
+        assert await noted(there.engine) == [(who, "job.cancel", "queue=mails type=work", 3)]
+
+
+async def test_all_that_a_filter_finds_run_again_after_a_second_yes(any_store: str) -> None:
+    async with house(any_store) as there:
+        ids = await in_every_state(there.engine)
+        person = await there.person()
+        asking = page(await person.post("/ui/jobs/bulk", {"verb": "retry"}))
+        assert "Retry 2 jobs?" in asking.text
+        assert "all jobs that died or were cancelled" in asking.text
+        ((action, fields),) = asking.posts()
+        assert await state_of(there.engine, ids[State.DEAD]) is State.DEAD
+        shown = await person.follow(await person.post(urljoin("/ui/jobs/bulk", action), fields, mark=None))
+        assert "2 jobs run again." in shown.text
+        changed = {State.DEAD: State.QUEUED, State.CANCELLED: State.QUEUED}
+        assert await states(there.engine, list(ids.values())) == [changed.get(state, state) for state in ids]
+        assert await noted(there.engine) == [(f"a test ({person.key_id})", "job.retry", "all jobs", 2)]
+
+
+async def test_more_jobs_than_one_page_of_the_store_are_cancelled_and_retried_in_one_go(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        ids = [one.id for one in await there.engine.enqueue([NewJob("work")] * (2 * MAX_PAGE + 1))]
+        person = await there.person()
+        for verb, words, state in (("cancel", "cancelled", State.CANCELLED), ("retry", "run again", State.QUEUED)):
+            asking = page(await person.post("/ui/jobs/bulk", {"verb": verb}))
+            assert f"{verb.capitalize()} 1,001 jobs?" in asking.text
+            done = await person.post("/ui/jobs/bulk", {"verb": verb, "confirmed": "yes"})
+            assert f"1,001 jobs {words}." in (await person.follow(done)).text
+            assert set(await states(there.engine, ids)) == {state}
+
+
+async def test_a_filter_that_finds_nothing_offers_nothing(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        for fields in ({"verb": "cancel", "queue": "none"}, {"verb": "cancel", "status": "dead"}):
+            asking = page(await person.post("/ui/jobs/bulk", fields))
+            assert "There is nothing to do." in asking.text
+            assert asking.posts() == []
+        done = await person.post("/ui/jobs/bulk", {"verb": "cancel", "status": "dead", "confirmed": "yes"})
+        assert "0 jobs cancelled." in (await person.follow(done)).text
+        assert await noted(there.engine) == []
+
+
+async def test_a_bad_filter_changes_nothing_even_when_confirmed(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        person = await there.person()
+        for field in ({"status": "bogus"}, {"queue": "!"}, {"after": "soon"}, {"id": "nonsense"}):
+            response = await person.post("/ui/jobs/bulk", {"verb": "cancel", "confirmed": "yes", **field})
+            assert response.status_code == 422, field
+        assert await state_of(there.engine, id) is State.QUEUED
+
+
+# ── Dead letters ──
+
+
+async def test_one_group_of_dead_jobs_is_replayed_after_a_second_yes(any_store: str) -> None:
+    async with house(any_store) as there:
+        full = [await dead(there.engine, "the disk is full") for _ in range(2)]
+        lost = await dead(there.engine, "the line was lost", error="OSError")
+        person = await there.person()
+        groups = (await DeadJobs(there.engine).groups()).groups
+        assert [group.count for group in groups] == [2, 1]
+        forms = [
+            form
+            for form in (await person.see("/ui/dead")).posts()
+            if ("fingerprint", groups[0].fingerprint) in form[1]
+        ]
+        ((action, fields),) = forms
+        asking = page(await person.post(urljoin("/ui/dead", action), fields, mark=None))
+        assert "Replay 2 dead jobs?" in asking.text
+        assert "the disk is full" in asking.text
+        assert "the line was lost" not in asking.text
+        assert await states(there.engine, full) == [State.DEAD] * 2
+
+        ((action, fields),) = asking.posts()
+        shown = await person.follow(await person.post(urljoin("/ui/dead/replay", action), fields, mark=None))
+        await told_once(person, shown, "2 jobs run again.", "/ui/dead")
+        assert await states(there.engine, full) == [State.QUEUED] * 2
+        assert await state_of(there.engine, lost) is State.DEAD
+        who = f"a test ({person.key_id})"
+        assert await noted(there.engine) == [(who, "dlq.retry", groups[0].fingerprint, 2)]
+
+
+async def test_several_groups_and_those_of_one_queue_are_replayed(local_store: str) -> None:
+    async with house(local_store) as there:
+        ids = [await dead(there.engine, f"{word} is broken", queue="mails") for word in ("one", "two", "three")]
+        other = await dead(there.engine, "elsewhere", queue="other")
+        person = await there.person()
+        prints = [
+            ("fingerprint", group.fingerprint) for group in (await DeadJobs(there.engine).groups("mails")).groups
+        ]
+        asking = page(await person.post("/ui/dead/replay", [*prints[:2], ("queue", "mails")]))
+        assert "Replay 2 dead jobs?" in asking.text
+        ((_, fields),) = asking.posts()
+        assert [value for name, value in fields if name == "fingerprint"] == [text for _, text in prints[:2]]
+        await person.follow(await person.post("/ui/dead/replay", fields, mark=None))
+        assert sorted(await states(there.engine, ids)) == [State.DEAD, State.QUEUED, State.QUEUED]
+
+        asking = page(await person.post("/ui/dead/replay", {"queue": "mails"}))
+        assert "Replay 1 dead job?" in asking.text
+        ((_, fields),) = asking.posts()
+        await person.follow(await person.post("/ui/dead/replay", fields, mark=None))
+        assert await states(there.engine, ids) == [State.QUEUED] * 3
+        assert await state_of(there.engine, other) is State.DEAD, "another queue's are left"
+        assert (await noted(there.engine))[0][1:] == ("dlq.retry", "all of mails", 1)
+
+
+async def test_a_group_that_is_none_is_refused_before_anything_is_done(memory_store: str) -> None:
+    """What was done to the groups before it would be in no log."""
+    async with house(memory_store) as there:
+        id = await dead(there.engine)
+        (group,) = (await DeadJobs(there.engine).groups()).groups
+        fields = [("fingerprint", group.fingerprint), ("fingerprint", "nonsense"), ("confirmed", "yes")]
+        response = await (await there.person()).post("/ui/dead/replay", fields)
+        assert response.status_code == 422
+        assert await state_of(there.engine, id) is State.DEAD
+        assert await noted(there.engine) == []
+
+
+# ── Schedules ──
+
+
+async def test_a_schedule_is_paused_resumed_and_run(any_store: str) -> None:
+    async with house(any_store) as there:
+        await with_schedule(there.engine)
+        person = await there.person()
+        path = "/ui/schedules"
+        shown = await person.follow(await person.press(path, "nightly/pause"))
+        await told_once(person, shown, "The schedule nightly is paused", path)
+        assert (await there.engine.get_schedule("nightly")).spec.paused
+        shown = await person.follow(await person.press(path, "nightly/resume"))
+        await told_once(person, shown, "The schedule nightly goes on.", path)
+        assert not (await there.engine.get_schedule("nightly")).spec.paused
+        shown = await person.follow(await person.press(path, "nightly/run"))
+        (made,) = (await there.engine.find()).jobs
+        assert (made.type, made.queue) == ("report", "reports")
+        await told_once(person, shown, f"made the job {made.id} just now", path)
+        assert [one[1:3] for one in await noted(there.engine)] == [
+            ("schedule.run", "nightly"),
+            ("schedule.resume", "nightly"),
+            ("schedule.pause", "nightly"),
+        ]
+
+
+# ── Who may ──
+
+
+async def everything(there: House) -> list[tuple[str, list[tuple[str, str]]]]:
+    """One of every form that changes something."""
+    ids = await in_every_state(there.engine)
+    await with_schedule(there.engine)
+    return [
+        ("/ui/queues/queued/pause", []),
+        ("/ui/queues/queued/resume", []),
+        (f"/ui/jobs/{ids[State.DEAD]}/retry", []),
+        (f"/ui/jobs/{ids[State.QUEUED]}/cancel", []),
+        (f"/ui/jobs/{ids[State.SCHEDULED]}/reschedule", [("delay", "0")]),
+        ("/ui/jobs/bulk", [("verb", "cancel"), ("id", str(ids[State.QUEUED]))]),
+        ("/ui/jobs/bulk", [("verb", "cancel"), ("confirmed", "yes")]),
+        ("/ui/dead/replay", [("confirmed", "yes")]),
+        ("/ui/schedules/nightly/pause", []),
+        ("/ui/schedules/nightly/run", []),
+    ]
+
+
+async def everything_stored(engine: Engine) -> object:
+    """All that the forms could have changed."""
+    jobs = (await engine.find(limit=500)).jobs
+    queues = {stats.queue: stats.paused for stats in await engine.queue_stats()}
+    return {job.id: (job.state, job.run_at) for job in jobs}, queues, await engine.schedules(), await noted(engine)
+
+
+async def test_a_form_without_the_mark_of_the_session_does_nothing(local_store: str) -> None:
+    async with house(local_store) as there:
+        forms = await everything(there)
+        person, other = await there.person(), await there.person()
+        before = await everything_stored(there.engine)
+        foreign = await other.mark()
+        assert foreign != await person.mark()
+        for path, fields in forms:
+            for mark in (None, "wrong", "ä", foreign, foreign[:-1]):
+                response = await person.post(path, fields, mark=mark)
+                assert response.status_code == 403, (path, mark)
+                assert "not of your session" in page(response).text
+        assert await everything_stored(there.engine) == before
+        assert (await person.post("/ui/logout", mark="wrong")).status_code == 403
+        await person.see("/")
+
+
+async def test_whoever_may_only_look_finds_no_buttons_and_cannot_act(local_store: str) -> None:
+    async with house(local_store) as there:
+        forms = await everything(there)
+        reader = await there.person(Scope.READ)
+        before = await everything_stored(there.engine)
+        id = next(iter((await there.engine.find()).jobs)).id
+        for path in ("/", "/ui/queues", "/ui/jobs", f"/ui/jobs/{id}", "/ui/dead", "/ui/schedules"):
+            shown = await reader.see(path)
+            assert [form for form in shown.posts() if form[1]] == [], path
+            names = {given.get("name") for given in shown.all("input")}
+            assert "read-only" in shown.text
+            assert not {given.get("form") for given in shown.all("button")} & {"picked", "replay"}, path
+            assert "fingerprint" not in names
+        # The mark is in the form that signs out: the scope alone must stop it.
+        mark = (await reader.see("/")).mark
+        for path, fields in forms:
+            response = await reader.post(path, fields, mark=mark)
+            assert response.status_code == 403, path
+            assert "needs the scope admin" in page(response).text
+        assert await everything_stored(there.engine) == before
+
+
+async def test_without_a_session_no_form_does_anything(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        forms = await everything(there)
+        mark = await (await there.person()).mark()
+        before = await everything_stored(there.engine)
+        for path, fields in forms:
+            response = await there.stranger().post(path, fields, mark=mark)
+            assert response.status_code == 303
+            assert response.headers["location"].endswith("ui/login")
+        assert await everything_stored(there.engine) == before
+
+
+async def test_payloads_and_results_are_for_those_who_may_see_them(local_store: str) -> None:
+    async with house(local_store) as there:
+        id = await enqueued(there.engine, payload=b'{"card":"4111-1111"}')
+        path = f"/ui/jobs/{id}"
+        reader = await there.person(Scope.READ)
+        response = await reader.get(path)
+        assert "Hidden: your key lacks the scope read:payload." in page(response).text
+        assert "4111-1111" not in response.text
+        assert "4111-1111" in (await (await there.person(Scope.READ_PAYLOAD)).see(path)).text
+
+
+async def test_another_tenants_jobs_are_neither_seen_nor_changed(local_store: str) -> None:
+    async with house(local_store) as there:
+        await there.engine.create_tenant(NewTenant("other", "other"))
+        (theirs,) = await there.engine.enqueue([NewJob("secret.work", queue="theirs")], tenant="other")
+        person = await there.person()
+        for path in ("/", "/ui/queues", "/ui/jobs", "/ui/events", "/ui/jobs?queue=theirs"):
+            assert "secret.work" not in (await person.get(path)).text
+        assert (await person.get(f"/ui/jobs/{theirs.id}")).status_code == 404
+        assert (await person.post(f"/ui/jobs/{theirs.id}/cancel")).status_code == 404
+        await person.post("/ui/jobs/bulk", {"verb": "cancel", "confirmed": "yes"})
+        await person.post("/ui/jobs/bulk", {"verb": "cancel", "id": str(theirs.id)})
+        (job,) = await there.engine.get([theirs.id], tenant="other")
+        assert job is not None
+        assert job.state is State.QUEUED
+
+
+# ── Forms that are none ──
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/ui/queues/default/explode", "/ui/jobs/{id}/explode", "/ui/schedules/nightly/explode", "/ui/jobs/bulk"],
+)
+async def test_a_verb_that_there_is_not_is_not_found(memory_store: str, path: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        await with_schedule(there.engine)
+        response = await (await there.person()).post(path.format(id=id), {"verb": "explode"})
+        assert response.status_code == 404
+        assert "there is no action 'explode'" in page(response).text
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x", "text/plain", ""])
+async def test_what_is_no_form_is_refused(memory_store: str, kind: str) -> None:
+    """A page of another site can send some kinds without being asked first; none of them is taken."""
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        body = urlencode({"mark": await person.mark()})
+        response = await person.http.post("/ui/queues/default/pause", content=body, headers={"content-type": kind})
+        assert response.status_code == 415
+        page(response)
+        assert not await paused(there.engine, "default")
+
+
+async def test_a_form_that_is_too_large_or_broken_is_refused(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        mark = f"mark={await person.mark()}&"
+        for body, status in (
+            (mark + "a=" + "b" * MAX_FORM_BYTES, 413),
+            (mark + "a=%ff", 400),
+            (mark + "&".join(["a=b"] * 3_000), 400),
+        ):
+            response = await person.http.post(
+                "/ui/queues/default/pause", content=body, headers={"content-type": FORM}
+            )
+            assert response.status_code == status
+            page(response)
+        response = await person.http.post(
+            "/ui/queues/default/pause", content=mark.encode() + b"a=\xff", headers={"content-type": FORM}
+        )
+        assert response.status_code == 400
+        assert not await paused(there.engine, "default")
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "https://evil.example/",
+        "//evil.example/",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "javascript:alert(1)",
+        "ui/../../../evil",
+        "ui//evil.example",
+        "ui/\\evil.example",
+        "ui/jobs\r\nSet-Cookie: a=b",
+        "UI/jobs",
+        "",
+    ],
+)
+async def test_back_leads_nowhere_else(memory_store: str, back: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        response = await (await there.person()).post("/ui/queues/default/pause", {"back": back})
+        assert response.status_code == 303
+        assert response.headers["location"] == "../../../ui/queues"
+        assert "a=b" not in str(response.headers)

@@ -1,0 +1,320 @@
+"""What pages are kept up to date by: one look per second however many look, none when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from ropeway.asgi import Server
+from ropeway.core.access import Scope
+from ropeway.core.errors import EngineError, PositionExpired, Unavailable
+from ropeway.core.events import EventPage
+from ropeway.dashboard import live, ticking
+from ropeway.dashboard.live import Live
+from ropeway.engines.memory import MemoryEngine
+from ropeway.service.keys import Keys
+from ropeway.settings import Settings
+from tests.api.routes_kit import Frames, until
+from tests.dashboard.dashboard_kit import PAGES, enqueued, house, page
+
+TENANT = "default"
+
+#: The calls that are counted, and that fail while the store is away.
+WATCHED = ("queue_stats", "workers", "now", "tail", "tail_position", "find", "find_key", "actions", "schedules")
+
+
+class Watched(MemoryEngine):
+    """Counts what it is asked, can be away, and tells its tail late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+        self.away: EngineError | None = None
+        for name in WATCHED:
+            setattr(self, name, self._watch(name, getattr(self, name)))
+
+    def _watch(self, name: str, call: Any) -> Any:
+        async def watched(*arguments: Any, **options: Any) -> Any:
+            self.asked[name] += 1
+            # Others get their turn, as with a store on the network.
+            await asyncio.sleep(0)
+            if self.away is not None:
+                raise self.away
+            answer = await call(*arguments, **options)
+            await asyncio.sleep(0)
+            return answer
+
+        return watched
+
+
+def loops() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("ropeway dashboard")]
+
+
+@contextlib.asynccontextmanager
+async def looking(every: float = 0.01) -> AsyncIterator[tuple[Watched, Live]]:
+    async with Watched() as engine:
+        made = Live(engine, every=every)
+        try:
+            yield engine, made
+        finally:
+            await made.close()
+            assert loops() == []
+
+
+# ── How often ──
+
+
+async def test_many_at_once_cause_one_look() -> None:
+    async with looking(every=60.0) as (engine, watched):
+        seen = await asyncio.gather(*(watched.overview(TENANT) for _ in range(200)))
+        assert len({id(one) for one in seen}) == 1
+        assert engine.asked["queue_stats"] == 1
+
+
+async def test_many_pages_at_once_cause_one_look_per_second() -> None:
+    engine = Watched()
+    async with house("memory://", engine=engine) as there:
+        people = [await there.person() for _ in range(5)]
+        engine.asked.clear()
+        began = time.monotonic()
+        paths = ("/", "/ui/queues", "/ui/workers", "/ui/jobs")
+        await asyncio.gather(*(person.see(path) for person in people for path in paths for _ in range(3)))
+        took = time.monotonic() - began
+        assert 1 <= engine.asked["queue_stats"] <= 1 + int(took / live.EVERY), took
+
+
+async def test_all_who_wait_for_the_next_look_get_the_same_one() -> None:
+    async with looking() as (engine, watched):
+
+        async def follow() -> list[int]:
+            versions, version = [], -1
+            for _ in range(5):
+                version = await watched.changed(TENANT, version, within=20)
+                versions.append(version)
+            return versions
+
+        followed = await asyncio.gather(*(follow() for _ in range(50)))
+        assert all(versions == followed[0] for versions in followed)
+        assert followed[0] == sorted(set(followed[0]))
+        assert engine.asked["queue_stats"] <= followed[0][-1] + 1, "nobody but the loop has looked"
+
+
+async def test_the_loop_ends_when_nobody_looks_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looking() as (engine, watched):
+        await watched.overview(TENANT)
+        assert loops() == [f"ropeway dashboard {TENANT}"]
+        monkeypatch.setattr(live, "WATCHED_SECONDS", 0.02)
+        await until(lambda: not loops(), within=10)
+        asked = engine.asked["queue_stats"]
+        await enqueued(engine, queue="fresh")
+        seen = await watched.overview(TENANT)
+        assert seen.queue("fresh") is not None, "what was seen before is not shown again"
+        assert engine.asked["queue_stats"] == asked + 1
+
+
+async def test_a_slow_store_is_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that takes longer than a second is followed by a pause of the same length."""
+    async with looking() as (engine, watched):
+        slept: list[float] = []
+        sleep = asyncio.sleep
+
+        async def slow(*_: Any, **__: Any) -> list[Any]:
+            await sleep(0.05)
+            return []
+
+        async def noted(seconds: float) -> None:
+            slept.append(seconds)
+            await sleep(seconds)
+
+        monkeypatch.setattr(engine, "queue_stats", slow)
+        monkeypatch.setattr(live.asyncio, "sleep", noted)
+        await watched.overview(TENANT)
+        await until(lambda: [seconds for seconds in slept if seconds >= 0.05], within=10)
+
+
+# ── What is seen ──
+
+
+async def test_looks_at_once_show_each_event_once() -> None:
+    """An action looks at once, perhaps while the loop does."""
+    async with looking(every=60.0) as (engine, watched):
+        await watched.overview(TENANT)
+        ids = [await enqueued(engine) for _ in range(3)]
+        await asyncio.gather(*(watched.refresh(TENANT) for _ in range(5)))
+        assert [event.job_id for event in await watched.events(TENANT)] == ids[::-1]
+
+
+async def test_no_more_events_are_kept_than_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_EVENTS", 3)
+    async with looking(every=60.0) as (engine, watched):
+        await watched.overview(TENANT)
+        for _ in range(5):
+            await enqueued(engine)
+        await watched.refresh(TENANT)
+        assert len(await watched.events(TENANT)) == 3
+        last = await enqueued(engine)
+        await watched.refresh(TENANT)
+        newest = await watched.events(TENANT)
+        assert newest[0].job_id == last, "it goes on at the end of the log, not where it was cut"
+        assert len(newest) == 3
+
+
+async def test_a_log_that_was_pruned_is_read_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looking(every=60.0) as (engine, watched):
+        await watched.overview(TENANT)
+
+        async def pruned(*_: Any, **__: Any) -> EventPage:
+            raise PositionExpired("gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "tail", pruned)
+            await enqueued(engine)
+            await watched.refresh(TENANT)
+        id = await enqueued(engine)
+        await watched.refresh(TENANT)
+        assert [event.job_id for event in await watched.events(TENANT)] == [id]
+
+
+# ── The stream ──
+
+
+@contextlib.asynccontextmanager
+async def served(engine: MemoryEngine, *scopes: Scope) -> AsyncIterator[tuple[Server, httpx.AsyncClient, str]]:
+    """A server on a port, somebody who has signed in, and the id of their key."""
+    key, token = await Keys(engine).create("a test", frozenset(scopes or (Scope.READ,)))
+    async with (
+        Server(engine, Settings(url="memory://", port=0)) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=30) as http,
+    ):
+        assert (await http.post("/ui/login", data={"key": token})).status_code == 303
+        yield server, http, key.id
+
+
+async def test_a_stream_ticks_with_each_look() -> None:
+    async with MemoryEngine() as engine, served(engine) as (_, http, _), http.stream("GET", "/ui/live") as stream:
+        assert stream.status_code == 200
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.headers["cache-control"] == "no-store"
+        assert stream.headers["x-accel-buffering"] == "no"
+        frames = Frames(stream)
+        assert await frames.next() == {"retry": "2000"}
+        first, second = await frames.next_event(), await frames.next_event()
+        assert (first["event"], second["event"]) == ("tick", "tick")
+        assert second["data"] > first["data"]
+
+
+async def test_streams_end_when_the_server_stops() -> None:
+    async with MemoryEngine() as engine:
+        async with contextlib.AsyncExitStack() as stack:
+            _, token = await Keys(engine).create("a test", frozenset({Scope.READ}))
+            server = Server(engine, Settings(url="memory://", port=0))
+            await server.__aenter__()
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30)
+            )
+            await http.post("/ui/login", data={"key": token})
+            streams = [await stack.enter_async_context(http.stream("GET", "/ui/live")) for _ in range(3)]
+            frames = [Frames(stream) for stream in streams]
+            for one in frames:
+                await one.next_event()
+            began = time.monotonic()
+            await server.__aexit__(None, None, None)
+            assert time.monotonic() - began < 5, "it did not wait until its patience was over"
+            for one in frames:
+                # The end of the stream, not a broken connection.
+                await one.rest()
+        assert loops() == []
+
+
+@pytest.mark.limit(30)
+async def test_a_stream_ends_when_its_key_is_revoked() -> None:
+    async with (
+        MemoryEngine() as engine,
+        served(engine) as (_, http, key),
+        http.stream("GET", "/ui/live") as stream,
+    ):
+        frames = Frames(stream)
+        await frames.next_event()
+        await Keys(engine).revoke(key)
+        async with asyncio.timeout(5):
+            await frames.rest()
+
+
+async def test_a_stream_ends_when_the_store_goes_away() -> None:
+    async with Watched() as engine, served(engine) as (_, http, _), http.stream("GET", "/ui/live") as stream:
+        frames = Frames(stream)
+        await frames.next_event()
+        engine.away = Unavailable("away")
+        async with asyncio.timeout(10):
+            await frames.rest()
+
+
+async def test_beyond_so_many_streams_pages_are_told_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticking, "MOST_STREAMS", 1)
+    async with MemoryEngine() as engine, served(engine) as (_, http, _):
+        async with http.stream("GET", "/ui/live") as stream:
+            await Frames(stream).next_event()
+            assert (await http.get("/ui/live")).status_code == 503
+            assert (await http.get("/")).status_code == 200
+
+        async def free() -> bool:
+            async with http.stream("GET", "/ui/live") as another:
+                return another.status_code == 200
+
+        await until(free, within=10)
+
+
+# ── The store is away ──
+
+
+async def test_a_store_that_is_away_is_told_and_comes_back() -> None:
+    engine = Watched()
+    async with house("memory://", engine=engine) as there:
+        person = await there.person()
+        await person.see("/")
+        engine.away = Unavailable("cannot connect to 10.1.2.3:5432 as ropeway", hint="is it running at 10.1.2.3?")
+        for path in PAGES:
+            response = await person.get(path)
+            assert response.status_code == 503, path
+            assert "10.1.2.3" not in response.text, "where the store is, is for the log"
+            page(response)
+        response = await person.post("/ui/queues/default/pause", mark="any")
+        assert response.status_code == 503
+        assert (await there.stranger().get("/static/ropeway.css")).status_code == 200
+        engine.away = None
+
+        async def back() -> bool:
+            return (await person.get("/")).status_code == 200
+
+        await until(back, within=10)
+        for path in PAGES:
+            await person.see(path)
+
+
+async def test_an_overview_of_a_store_that_is_away_is_not_an_old_one() -> None:
+    async with looking() as (engine, watched):
+        await watched.overview(TENANT)
+        engine.away = Unavailable("away")
+
+        async def refused() -> bool:
+            try:
+                await watched.overview(TENANT)
+            except Unavailable:
+                return True
+            return False
+
+        await until(refused, within=10)
+        engine.away = None
+
+        async def well() -> bool:
+            return not await refused()
+
+        await until(well, within=10)
