@@ -35,7 +35,7 @@ demo: $(LIGHT) ## See it work: a small run on SQLite, needs no service
 	@$(BIN)/ropeway demo $(ARGS)
 
 .PHONY: test
-test: $(FULL) ## All tests but the slow ones; gets PostgreSQL, PgBouncer, Node and curl if missing
+test: $(FULL) ## All tests but the slow ones; gets PostgreSQL, PgBouncer, Chromium, Node and curl if missing
 	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 $(ARGS)
 
 # Exit code 5 is "no test selected": fine for a set that may be empty, and said aloud. Whoever is done takes tests

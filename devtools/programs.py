@@ -24,6 +24,8 @@ PROGRAMS: Mapping[str, Program] = {
     "node": Program("node", "nodejs", (18, 17)),
     # The first curl that reads headers from a file.
     "curl": Program("curl", "curl", (7, 55)),
+    # The first Chromium with CSS color-mix and :has; Debian keeps it much newer.
+    "chromium": Program("chromium", "chromium", (111, 0)),
 }
 
 

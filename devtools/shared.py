@@ -29,7 +29,7 @@ def obtain(service: str) -> str:
     """Start or install it in this process; NotAvailable, with the reason, when that cannot be done.
 
     "postgres" answers the server's URL; "pgbouncer" its program, as every worker runs a cheap pool of its own.
-    "node" and "curl" answer where the program is.
+    "node", "curl" and "chromium" answer where the program is.
     """
     if service == "postgres":
         return shared_postgres().url

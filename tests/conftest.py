@@ -10,7 +10,7 @@ them, and with ROPEWAY_TEST_STRICT=1 the run fails.
     postgres_server            the server behind them (devtools.postgres.PostgresServer)
     pgbouncer                  a transaction pool before that server; pgbouncer.url_for(database) → URL
     pgbouncer_database         URL of `postgres_database` through that pool
-    node, curl                 where the program is
+    node, curl, chromium       where the program is
 
 `async def test_...` runs under asyncio.run. A test that takes longer than its limit fails with the stack of
 every task; `@pytest.mark.limit(seconds)` sets another limit than 120 s (900 s for tests marked slow).
@@ -75,6 +75,7 @@ NEEDS = {
     "pgbouncer": ("postgres", "pgbouncer"),
     "node": ("node",),
     "curl": ("curl",),
+    "chromium": ("chromium",),
 }
 
 BROKER = pytest.StashKey[Broker]()
@@ -206,6 +207,12 @@ def node(request: pytest.FixtureRequest) -> str:
 def curl(request: pytest.FixtureRequest) -> str:
     """Where the program is; installed if it is missing."""
     return request.config.stash[SERVICES].require("curl")
+
+
+@pytest.fixture(scope="session")
+def chromium(request: pytest.FixtureRequest) -> str:
+    """Where the program is; installed if it is missing."""
+    return request.config.stash[SERVICES].require("chromium")
 
 
 # ── Not run ──

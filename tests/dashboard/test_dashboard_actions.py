@@ -93,6 +93,15 @@ async def test_a_notice_that_an_error_page_has_shown_is_not_shown_again(memory_s
         assert not notice(await person.see("/ui/audit"))
 
 
+async def test_the_update_of_another_page_does_not_take_the_notice(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        answer = await person.post("/ui/queues/default/pause")
+        assert not notice(page(await person.get("/ui/workers", hx_request="true")))
+        assert notice(await person.follow(answer))
+
+
 async def test_a_forged_notice_is_not_shown(memory_store: str) -> None:
     async with house(memory_store) as there:
         person = await there.person()

@@ -105,7 +105,9 @@ class Frame:
                 visit.form = await read_form(request)
                 if signed_in:
                     Sessions.check_mark(visit.viewer, visit.form.one("mark"))
-            visit.notice = await self.sessions.said(request)
+            if request.headers.get("hx-request") != "true":
+                # An update of a page that is open already would take it from the page that is about to load.
+                visit.notice = await self.sessions.said(request)
             response = await handler(visit)
         except Unauthenticated:
             response = self._to_login(visit)

@@ -131,7 +131,7 @@ def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
             Concern(
                 "not_served",
                 f"Nobody works on the queue {name}, and {_jobs_wait(due)} in it.",
-                f"Start a worker with --queue {name}.",
+                f"Start a worker with --queues {name}.",
                 name,
             )
         )

@@ -1,0 +1,108 @@
+"""Pages that keep themselves true while somebody looks, and leave alone what that person has opened or picked."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from ropeway.core.job import NewJob
+from tests.browser.conftest import Furnished, Tabs
+from tests.browser.house import House
+
+#: Counts the updates that a page has taken in since it was loaded, and marks the page: a reload loses the mark.
+COUNT = """() => { window.updates = 0;
+    document.addEventListener("htmx:afterSettle", () => { window.updates += 1; }); }"""
+
+#: Waits until the server has told of four looks at the store: enough for a page to take in a slow update.
+FOUR_LOOKS = """() => new Promise((done) => { let looks = 0;
+    const stream = new EventSource(document.body.dataset.stream);
+    stream.addEventListener("tick", () => { looks += 1; if (looks > 3) { stream.close(); done(); } }); })"""
+
+
+def watched(page: Page) -> Page:
+    page.evaluate(COUNT)
+    return page
+
+
+def wait_for_updates(page: Page, more: int) -> None:
+    page.wait_for_function("(until) => window.updates >= until", arg=page.evaluate("window.updates") + more)
+
+
+def test_a_new_job_shows_up_by_itself(shown: Furnished, tabs: Tabs) -> None:
+    page = watched(tabs.open(shown.url))
+    expect(page.locator("[data-pulse]")).to_have_text("live")
+    shown.house.enqueue(NewJob("fresh.job", queue="fresh"))
+    expect(page.get_by_role("link", name="fresh", exact=True)).to_be_visible()
+    assert page.evaluate("window.updates") > 0, "the page was loaded again"
+
+
+def test_events_run_by_as_they_happen(shown: Furnished, tabs: Tabs) -> None:
+    page = tabs.open(f"{shown.url}/ui/events")
+    (id,) = shown.house.enqueue(NewJob("event.job", queue="quiet", delay=600))
+    expect(page.locator(f"#event-{id}-1")).to_contain_text("event.job")
+
+
+def test_without_a_stream_it_asks(house: House, tabs: Tabs) -> None:
+    tabs.allowed.append("ERR_FAILED")
+    page = tabs.new()
+    page.route("**/ui/live", lambda route: route.abort())
+    page.goto(house.url)
+    watched(page)
+    expect(page.locator("[data-pulse]")).to_have_text("asking")
+    house.enqueue(NewJob("fresh.job", queue="fresh"))
+    expect(page.get_by_role("link", name="fresh", exact=True)).to_be_visible()
+    assert page.evaluate("window.updates") > 0, "the page was loaded again"
+
+
+def test_a_job_is_followed_to_its_end(filled: Furnished, tabs: Tabs) -> None:
+    page = tabs.open(f"{filled.url}/ui/jobs/{filled.ids.queued[0]}")
+    expect(page.locator(".headline .state")).to_have_text("queued")
+    filled.house.on_engine(lambda engine: engine.cancel([filled.ids.queued[0]]))
+    expect(page.locator(".headline .state")).to_have_text("cancelled")
+    expect(page.locator(".headline").get_by_role("button", name="Retry")).to_be_visible()
+
+
+def test_what_was_opened_stays_open_and_what_was_closed_stays_closed(filled: Furnished, tabs: Tabs) -> None:
+    page = watched(tabs.open(f"{filled.url}/ui/jobs/{filled.ids.retrying}"))
+    again, payload = page.get_by_text("Make such a job again"), page.get_by_text("2 bytes")
+    again.click()
+    payload.click()
+    filled.house.on_engine(lambda engine: engine.reschedule(filled.ids.retrying, delay=1_200))
+    expect(page.locator("#live")).to_contain_text("rescheduled")
+    wait_for_updates(page, 1)
+    expect(again.locator("xpath=..")).to_have_attribute("open", "")
+    expect(payload.locator("xpath=..")).not_to_have_attribute("open", "")
+
+
+def test_what_was_written_stays(filled: Furnished, tabs: Tabs) -> None:
+    page = watched(tabs.open(f"{filled.url}/ui/jobs/{filled.ids.queued[0]}"))
+    delay = page.get_by_label("Due in")
+    delay.fill("90")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Reschedule")).to_be_focused()
+    wait_for_updates(page, 2)
+    expect(delay).to_have_value("90")
+
+
+def test_picked_rows_stay_picked_and_unpicked_pages_go_on(filled: Furnished, tabs: Tabs) -> None:
+    page = tabs.open(f"{filled.url}/ui/jobs?queue=images")
+    boxes = [page.locator(f"#job-{id} [data-pick]") for id in filled.ids.queued[:2]]
+    for box in boxes:
+        box.check()
+    expect(page.locator("[data-picked-count]")).to_have_text("2")
+    (new,) = filled.house.enqueue(NewJob("image.late", queue="images"))
+    page.evaluate(FOUR_LOOKS)
+    for box in boxes:
+        expect(box).to_be_checked()
+    for box in boxes:
+        box.uncheck()
+    expect(page.locator(f"#job-{new}")).to_be_visible()
+
+
+def test_nothing_jumps(filled: Furnished, tabs: Tabs) -> None:
+    page = watched(tabs.open(f"{filled.url}/ui/queues"))
+    still = [page.locator("h1"), page.locator("thead"), page.locator("thead th").nth(1), page.locator(".top nav")]
+    before = [one.bounding_box() for one in still]
+    for _ in range(3):
+        filled.house.enqueue(NewJob("image.resize", queue="images"))
+        wait_for_updates(page, 1)
+        assert [one.bounding_box() for one in still] == before
