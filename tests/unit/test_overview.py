@@ -75,7 +75,7 @@ def test_a_queue_that_nobody_serves_is_told() -> None:
     (concern,) = found(queue(queued=3), worker("w", "other"))
     assert (concern.kind, concern.queue) == ("not_served", "mails")
     assert "3 jobs wait" in concern.message
-    assert "--queue mails" in concern.advice
+    assert "--queues mails" in concern.advice
 
 
 def test_a_worker_that_takes_no_more_does_not_serve() -> None:
