@@ -25,6 +25,7 @@ from ropeway.core.decide import Rules
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
 from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo
+from ropeway.core.history import Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
 from ropeway.core.joblog import DEFAULT_LINES, LogLine
 from ropeway.core.lease import Lease
@@ -424,6 +425,32 @@ class Upkeeping(Protocol):
         ...
 
 
+class Remembering(Protocol):
+    """How it was, of all tenants; `core/history.py` says what is kept. Remote engines leave it to their server."""
+
+    async def observe(self, since: datetime, until: datetime, *, most: int = 20_000) -> list[Observed]:
+        """What happened from `since` until `until`, by tenant and queue. It costs the same however large the store
+        is: about `most` of the newest events are looked at, and the times of a few of the jobs that ended."""
+        ...
+
+    async def remember(self, samples: Sequence[Sample]) -> None:
+        """Keep samples; one that is there already (the same tenant, queue, step and time) stays as it is."""
+        ...
+
+    async def history(
+        self,
+        *,
+        step: int,
+        since: datetime,
+        until: datetime | None = None,
+        queue: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Sample]:
+        """Kept samples of steps that began in that time, by time and queue. `prune` removes them when theirs is
+        over."""
+        ...
+
+
 class Attending(Protocol):
     async def report_worker(self, info: WorkerInfo, *, tenant: str = DEFAULT_TENANT) -> None:
         """Note that a worker is there: its row is made or renewed, seen now by the engine's clock."""
@@ -531,6 +558,7 @@ class Engine(
     Operating,
     Scheduling,
     Upkeeping,
+    Remembering,
     Attending,
     Tenancy,
     Limiting,

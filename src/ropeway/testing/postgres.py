@@ -28,6 +28,7 @@ DELETE FROM {schema}.jobs; DELETE FROM {schema}.archive; DELETE FROM {schema}.ev
 DELETE FROM {schema}.keys; DELETE FROM {schema}.queues; DELETE FROM {schema}.schedules;
 DELETE FROM {schema}.workers; DELETE FROM {schema}.lines;
 DELETE FROM {schema}.api_keys; DELETE FROM {schema}.buckets; DELETE FROM {schema}.actions;
+DELETE FROM {schema}.history;
 DELETE FROM {schema}.tenants WHERE id <> 'default';
 UPDATE {schema}.tenants SET name = id, email = NULL, is_active = true, limits = '{}', last_seen_at = NULL;
 UPDATE {schema}.meta SET value = '0' WHERE name IN ('events_pruned_through', 'events_restored_through');

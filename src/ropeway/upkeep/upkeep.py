@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ropeway.engines.protocol import Engine
 from ropeway.observability import logs
 from ropeway.observability.metrics import WorkerMetrics
 from ropeway.runtime.service import Loop, Outage, stop_all
 from ropeway.settings import Settings
-from ropeway.upkeep import auditor, pruner, surveyor
+from ropeway.upkeep import auditor, historian, pruner, surveyor
 from ropeway.upkeep.auditor import Auditor
 from ropeway.upkeep.expirer import Expirer
+from ropeway.upkeep.historian import Historian
 from ropeway.upkeep.pruner import Pruner
 from ropeway.upkeep.recurrer import Recurrer
 from ropeway.upkeep.rescuer import Rescuer
 from ropeway.upkeep.surveyor import Surveyor
+
+
+class Chore(Protocol):
+    """Something to be done again and again: `run_once` says whether there is more to do right away."""
+
+    name: str
+
+    async def run_once(self) -> bool: ...
 
 
 class Upkeep:
@@ -44,12 +53,13 @@ class Upkeep:
             self._add(Expirer(engine, self._log), settings.reaper_interval)
             self._add(Auditor(engine, self._log, metrics), auditor.INTERVAL)
             self._add(Pruner(engine, self._log), pruner.INTERVAL)
+            self._add(Historian(engine), historian.INTERVAL)
         if settings.dispatcher:
             self._add(Recurrer(engine, self._log), settings.dispatcher_interval)
         if survey and metrics is not None:
             self._add(Surveyor(engine, metrics), surveyor.INTERVAL)
 
-    def _add(self, chore: Rescuer | Expirer | Auditor | Pruner | Recurrer | Surveyor, interval: float) -> None:
+    def _add(self, chore: Chore, interval: float) -> None:
         self.loops.append(Loop(chore.name, interval, chore.run_once, log=self._log, outage=self._outage))
 
     @property

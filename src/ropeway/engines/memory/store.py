@@ -15,6 +15,7 @@ from ropeway.core.auditlog import Action
 from ropeway.core.errors import NotFound
 from ropeway.core.events import Event, event_data, event_state, milliseconds
 from ropeway.core.fleet import WorkerInfo
+from ropeway.core.history import Sample
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.limits import Bucket
 from ropeway.core.payload import JobError
@@ -55,6 +56,7 @@ class MemoryStore:
         self.rules = rules
         self.clock: Clock = clock or SystemClock()
         self.jobs: dict[UUID, JobRow] = {}
+        self.samples: dict[tuple[str, int, datetime, str], Sample] = {}
         self.lanes = Lanes(self.jobs.get)
         self.grants: dict[UUID, GrantRow] = {}
         self.job_keys: dict[tuple[str, str, str], KeyRow] = {}

@@ -11,11 +11,12 @@ from ropeway.engines.memory.attending import MemoryAttending
 from ropeway.engines.memory.auditing import MemoryAuditing
 from ropeway.engines.memory.leasing import MemoryLeasing
 from ropeway.engines.memory.limiting import MemoryLimiting
+from ropeway.engines.memory.remembering import MemoryRemembering
 from ropeway.engines.protocol import Pruned, Rescued
 from ropeway.engines.purging import first_day_kept, log_purged
 
 
-class MemoryUpkeeping(MemoryLeasing, MemoryAttending, MemoryLimiting, MemoryAuditing):
+class MemoryUpkeeping(MemoryLeasing, MemoryAttending, MemoryLimiting, MemoryAuditing, MemoryRemembering):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         now = self.clock.now()
         expired = sorted(
@@ -46,6 +47,7 @@ class MemoryUpkeeping(MemoryLeasing, MemoryAttending, MemoryLimiting, MemoryAudi
         self.forget_absent()
         self.forget_buckets()
         self.prune_actions()
+        self.forget_samples()
         return Pruned(jobs=self._prune_jobs(), events=self._prune_events(), keys=self._prune_keys())
 
     def _prune_jobs(self) -> int:

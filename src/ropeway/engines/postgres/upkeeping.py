@@ -13,6 +13,7 @@ from ropeway.engines.postgres.attending import PostgresAttending
 from ropeway.engines.postgres.auditing import PostgresAuditing
 from ropeway.engines.postgres.connection import Channel
 from ropeway.engines.postgres.limiting import PostgresLimiting
+from ropeway.engines.postgres.remembering import PostgresRemembering
 from ropeway.engines.postgres.rows import stored_job
 from ropeway.engines.postgres.takeback import announce, change_for, take_back
 from ropeway.engines.postgres.transitions import apply_transitions
@@ -54,7 +55,7 @@ _PARENTS = {
 }
 
 
-class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing):
+class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, PostgresRemembering):
     _audited = _FIRST
 
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
@@ -93,6 +94,7 @@ class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing):
         await self.forget_buckets()
         now = await self.now()
         await self.prune_actions(now)
+        await self.forget_samples(now)
         await self.ensure_partitions()
         jobs = 0
         # Detaching needs a connection without a transaction, and must not hold up the chores of others.

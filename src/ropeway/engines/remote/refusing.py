@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from ropeway.core.access import ApiKey, Limits, NewKey, NewTenant, Tenant
 from ropeway.core.auditlog import Action, ActionFilter, NewAction
 from ropeway.core.errors import NotSupported
+from ropeway.core.history import Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.limits import Taken
 from ropeway.core.schedule import Fired
@@ -31,6 +33,23 @@ class WithoutTheStore(WithoutTransactions):
         raise self._not_here(Capability.UPKEEP)
 
     async def prune(self) -> Pruned:
+        raise self._not_here(Capability.UPKEEP)
+
+    async def observe(self, since: datetime, until: datetime, *, most: int = 20_000) -> list[Observed]:
+        raise self._not_here(Capability.UPKEEP)
+
+    async def remember(self, samples: Sequence[Sample]) -> None:
+        raise self._not_here(Capability.UPKEEP)
+
+    async def history(
+        self,
+        *,
+        step: int,
+        since: datetime,
+        until: datetime | None = None,
+        queue: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Sample]:
         raise self._not_here(Capability.UPKEEP)
 
     async def fire_due(self, *, limit: int = 100) -> list[Fired]:

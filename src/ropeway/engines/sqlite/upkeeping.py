@@ -17,6 +17,7 @@ from ropeway.engines.sqlite.auditing import SqliteAuditing
 from ropeway.engines.sqlite.finding import Question
 from ropeway.engines.sqlite.limiting import SqliteLimiting
 from ropeway.engines.sqlite.operating import Target, cancel_job, delete_places
+from ropeway.engines.sqlite.remembering import SqliteRemembering
 from ropeway.engines.sqlite.rows import micros, stored_jobs, text
 from ropeway.engines.sqlite.transitions import take_back
 from ropeway.engines.sqlite.writer import FLUSH_WEIGHT, Transaction, one_by_one
@@ -30,7 +31,7 @@ LONG_WAIT = 1.0
 BATCH = 500
 
 
-class SqliteUpkeeping(SqliteAttending, SqliteLimiting, SqliteAuditing):
+class SqliteUpkeeping(SqliteAttending, SqliteLimiting, SqliteAuditing, SqliteRemembering):
     async def rescue(self, *, limit: int = 1_000) -> list[Rescued]:
         asked = time.monotonic()
 
@@ -81,6 +82,7 @@ class SqliteUpkeeping(SqliteAttending, SqliteLimiting, SqliteAuditing):
         await self.forget_absent()
         await self.forget_buckets()
         await self.prune_actions()
+        await self.forget_samples()
         jobs = 0
         last = {"tenant": "", "stage": "", "queue": ""}
         while (ended := await self._next_ended(last)) is not None:

@@ -51,6 +51,7 @@ from ropeway.testing.conformance.races import (
     TestSettlingRaces,
     TestUpkeepRaces,
 )
+from ropeway.testing.conformance.remembering import TestObserving, TestRemembering
 from ropeway.testing.conformance.retention import TestExpire, TestPrune, TestPrunedEvents, TestPrunedKeys
 from ropeway.testing.conformance.schedules import (
     TestChangesOfTheClock,
@@ -113,6 +114,7 @@ __all__ = [
     "TestLines",
     "TestLog",
     "TestMissedInstants",
+    "TestObserving",
     "TestOneLife",
     "TestOperatorRaces",
     "TestOwners",
@@ -128,6 +130,7 @@ __all__ = [
     "TestQueueSettings",
     "TestRates",
     "TestRedrive",
+    "TestRemembering",
     "TestReschedule",
     "TestRescue",
     "TestRotation",

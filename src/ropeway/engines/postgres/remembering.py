@@ -1,0 +1,58 @@
+"""Remembering: samples of how it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Histogram, Observed, Sample
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.remembering import FEW, observed
+
+#: Events on one page of the log, about.
+ON_A_PAGE = 70
+
+
+class PostgresRemembering(PostgresStore):
+    async def observe(self, since: datetime, until: datetime, *, most: int = 20_000) -> list[Observed]:
+        pages = max(1, most // ON_A_PAGE)
+        rows = await self.chores.fetch(self.sql("remembering", "observe"), since, until, pages, FEW, writes=False)
+        counts = [row for row in rows if row["event"] is not None]
+        return observed(
+            ((row["tenant"], row["queue"], row["event"], row["number"]) for row in counts),
+            ((row["tenant"], row["queue"], row["wait"], row["run"]) for row in rows if row["event"] is None),
+            since,
+            until,
+            min((row["reach"] for row in counts), default=since),
+        )
+
+    async def remember(self, samples: Sequence[Sample]) -> None:
+        if not samples:
+            return
+        columns = [[getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__[:-2]]
+        histograms = [[_array(sample.waits) for sample in samples], [_array(sample.runs) for sample in samples]]
+        await self.chores.fetch(self.sql("remembering", "remember"), *columns, *histograms)
+
+    async def history(
+        self,
+        *,
+        step: int,
+        since: datetime,
+        until: datetime | None = None,
+        queue: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Sample]:
+        rows = await self.reads.fetch(
+            self.sql("remembering", "history"), tenant, step, since, until, queue, writes=False
+        )
+        return [Sample(**{**row, "waits": tuple(row["waits"]), "runs": tuple(row["runs"])}) for row in rows]
+
+    async def forget_samples(self, now: datetime) -> None:
+        for step, kept in ((STEP, KEEP_STEPS), (LONG_STEP, KEEP_LONG_STEPS)):
+            await self.chores.fetch(self.sql("remembering", "forget_samples"), step, now - timedelta(seconds=kept))
+
+
+def _array(counts: Histogram) -> str:
+    """An array inside an array would have to be of the same length for all: each is sent as text."""
+    return "{" + ",".join(map(str, counts)) + "}"

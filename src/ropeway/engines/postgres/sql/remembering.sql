@@ -1,0 +1,39 @@
+-- Remembering: samples of how it was.
+
+-- name: observe
+-- What happened in a time, counted, and the waits and runs of a few of the jobs that ended in it.
+WITH e AS MATERIALIZED (SELECT * FROM {schema}.events_between($1, $2, $3)),
+few AS (SELECT * FROM e WHERE e.event IN ('job.completed', 'job.dlq') LIMIT $4)
+SELECT e.tenant, e.queue, e.event::text AS event, count(*) AS number, min(e.reach) AS reach,
+       NULL::double precision AS wait, NULL::double precision AS run
+FROM e GROUP BY e.tenant, e.queue, e.event
+UNION ALL
+SELECT few.tenant, few.queue, NULL, NULL, NULL,
+       extract(epoch FROM greatest(a.started_at - greatest(a.run_at, a.created_at), interval '0'))::double precision,
+       extract(epoch FROM greatest(a.finished_at - a.started_at, interval '0'))::double precision
+FROM few CROSS JOIN LATERAL (
+    SELECT x.started_at, x.run_at, x.created_at, x.finished_at FROM {schema}.archive x
+    WHERE x.tenant = few.tenant AND x.id = few.job_id AND x.finished_at >= $1 - interval '1 minute'
+      AND x.started_at IS NOT NULL
+    LIMIT 1
+) a
+
+-- name: remember
+INSERT INTO {schema}.history (
+    tenant, queue, at, step, enqueued, succeeded, failed, dead, cancelled, waiting, running, oldest, waits, runs
+)
+SELECT s.tenant, s.queue, s.at, s.step, s.enqueued, s.succeeded, s.failed, s.dead, s.cancelled, s.waiting, s.running,
+       s.oldest, s.waits::integer[], s.runs::integer[]
+FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::integer[], $5::float8[], $6::float8[], $7::float8[],
+            $8::float8[], $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::text[], $14::text[])
+    AS s (tenant, queue, at, step, enqueued, succeeded, failed, dead, cancelled, waiting, running, oldest, waits, runs)
+ON CONFLICT DO NOTHING
+
+-- name: history
+SELECT tenant, queue, at, step, enqueued, succeeded, failed, dead, cancelled, waiting, running, oldest, waits, runs
+FROM {schema}.history
+WHERE tenant = $1 AND step = $2 AND at >= $3 AND ($4::timestamptz IS NULL OR at < $4) AND ($5::text IS NULL OR queue = $5)
+ORDER BY at, queue
+
+-- name: forget_samples
+DELETE FROM {schema}.history WHERE step = $1 AND at < $2

@@ -1,0 +1,90 @@
+"""How it was, ready to be drawn: rates, depths and percentiles over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from ropeway.core.history import LONG_STEP, STEP, Sample, merged, percentile, step_of
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.engines.protocol import Engine
+
+#: The stretches of time that are offered: their length in seconds, and the seconds of one point.
+RANGES = {"15m": (900, 15), "1h": (3_600, 60), "6h": (21_600, 300), "7d": (604_800, 3_600)}
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Points in time, one list for each figure, all of the same length; None where nothing is known."""
+
+    range: str
+    at: list[int]
+    enqueued: list[float | None]
+    succeeded: list[float | None]
+    failed: list[float | None]
+    dead: list[float | None]
+    waiting: list[int | None]
+    running: list[int | None]
+    oldest: list[float | None]
+    wait_p50: list[float | None]
+    wait_p95: list[float | None]
+    run_p50: list[float | None]
+    run_p95: list[float | None]
+
+
+class History:
+    """The history of one tenant."""
+
+    def __init__(self, engine: Engine, *, tenant: str = DEFAULT_TENANT) -> None:
+        self._engine = engine
+        self._tenant = tenant
+
+    async def series(self, range: str, *, queue: str | None = None) -> Series:
+        """Rates are per minute. `range` is one of RANGES."""
+        length, point = RANGES[range]
+        now = await self._engine.now()
+        since = step_of(now - timedelta(seconds=length), point)
+        step = STEP if point < LONG_STEP else LONG_STEP
+        samples = await self._engine.history(step=step, since=since, queue=queue, tenant=self._tenant)
+        return series_of(samples, range, since, now, queue or "")
+
+
+def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datetime, queue: str) -> Series:
+    """Samples as points, those of a point added up over queues and time."""
+    _, point = RANGES[range]
+    by_point: dict[datetime, list[Sample]] = {}
+    for sample in samples:
+        by_point.setdefault(step_of(sample.at, point), []).append(sample)
+    at, found = [], []
+    moment = since
+    while moment < now:
+        at.append(int(moment.timestamp()))
+        here = by_point.get(moment)
+        found.append(None if here is None else merged(here, moment, point, queue=queue))
+        moment += timedelta(seconds=point)
+
+    def rates(name: str) -> list[float | None]:
+        return [None if one is None else getattr(one, name) * 60 / point for one in found]
+
+    def ends(name: str) -> list[int | None]:
+        return [None if one is None else getattr(one, name) for one in found]
+
+    def shares(name: str, share: float) -> list[float | None]:
+        return [None if one is None else percentile(getattr(one, name), share) for one in found]
+
+    return Series(
+        range=range,
+        at=at,
+        enqueued=rates("enqueued"),
+        succeeded=rates("succeeded"),
+        failed=rates("failed"),
+        dead=rates("dead"),
+        waiting=ends("waiting"),
+        running=ends("running"),
+        oldest=[None if one is None else one.oldest for one in found],
+        wait_p50=shares("waits", 0.5),
+        wait_p95=shares("waits", 0.95),
+        run_p50=shares("runs", 0.5),
+        run_p95=shares("runs", 0.95),
+    )
