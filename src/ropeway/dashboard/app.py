@@ -104,6 +104,7 @@ def _routes(frame: Frame, stopping: asyncio.Event) -> list[Route | Mount]:
         page("/ui/events", pages.events, name="/ui/events"),
         page("/ui/audit", pages.audit, name="/ui/audit"),
         page("/ui/settings", pages.settings, name="/ui/settings"),
+        page("/ui/history", pages.history, name="/ui/history"),
         page("/ui/live", ticking.stream(stopping), name="/ui/live"),
         page("/ui/login", entering.login_page, name="/ui/login", scope=False),
         form("/ui/login", entering.log_in, name="/ui/login", scope=False),

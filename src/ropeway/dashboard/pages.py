@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import msgspec
+from starlette.responses import Response as Raw
+
 from ropeway.core import fields
 from ropeway.core.errors import BadCursor, FieldError, InputError, NotFound
 from ropeway.core.query import JobFilter, JobPage, id_position, parse_id_position
@@ -15,6 +18,7 @@ from ropeway.service.actions import Actions
 from ropeway.service.bulk import REDRIVABLE
 from ropeway.service.dead import DeadJobs
 from ropeway.service.explain import explain
+from ropeway.service.history import RANGES, History
 from ropeway.service.jobs import Jobs
 from ropeway.service.overview import concerns, seconds_to_empty
 from ropeway.service.schedules import Schedules
@@ -54,6 +58,18 @@ async def overview(visit: Visit) -> Response:
         concerns=concerns(seen),
         keep=visit.frame.settings.keep_succeeded,
     )
+
+
+async def history(visit: Visit) -> Response:
+    """Figures for the charts, as JSON."""
+    range = visit.request.query_params.get("range", "15m")
+    if range not in RANGES:
+        raise FieldError(f"unknown range {range[:16]!r}", pointer="/range", hint=f"one of {', '.join(RANGES)}")
+    queue = visit.request.query_params.get("queue") or None
+    if queue is not None:
+        fields.check_name(queue, "queue")
+    series = await History(visit.engine, tenant=visit.tenant).series(range, queue=queue)
+    return Raw(msgspec.json.encode(series), media_type="application/json")
 
 
 async def queues(visit: Visit) -> Response:

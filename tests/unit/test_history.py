@@ -1,0 +1,91 @@
+"""Samples: steps of time, histograms and their percentiles, and how samples add up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeway.core.history import (
+    BOUNDS,
+    EMPTY,
+    LONG_STEP,
+    STEP,
+    Observed,
+    Sample,
+    histogram,
+    last_step,
+    merged,
+    percentile,
+    sample_of,
+    step_of,
+)
+from ropeway.core.states import EventName
+from ropeway.service.history import RANGES, series_of
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_an_instant_is_in_the_step_that_began_last() -> None:
+    assert step_of(NOON + timedelta(seconds=44.9), STEP) == NOON + timedelta(seconds=30)
+    assert step_of(NOON + timedelta(seconds=45), STEP) == NOON + timedelta(seconds=45)
+    assert step_of(NOON + timedelta(minutes=9), LONG_STEP) == NOON + timedelta(minutes=5)
+
+
+def test_a_step_is_over_when_hardly_anything_of_it_can_still_come() -> None:
+    assert last_step(NOON + timedelta(seconds=STEP + 1.9)) == NOON - timedelta(seconds=STEP)
+    assert last_step(NOON + timedelta(seconds=STEP + 2)) == NOON
+
+
+@given(st.lists(st.floats(0, 100_000), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_a_percentile_lies_in_the_bucket_of_the_true_one(values: list[float], share: float) -> None:
+    found = percentile(histogram(values), share)
+    assert found is not None
+    # The value of which at least that share is not beyond.
+    true = next(value for place, value in enumerate(sorted(values), 1) if place >= share * len(values) - 1e-9)
+    edges = (0.0, *BOUNDS)
+    upper = next((bound for bound in BOUNDS if true <= bound), BOUNDS[-1])
+    lower = max((edge for edge in edges if edge < upper), default=0.0)
+    assert (lower <= found <= upper) or true > BOUNDS[-1]
+
+
+def test_nothing_has_no_percentile() -> None:
+    assert percentile(EMPTY, 0.5) is None
+
+
+def test_what_was_seen_of_a_part_of_a_step_stands_for_the_whole() -> None:
+    seen = Observed("default", "a", {EventName.ENQUEUED: 10, EventName.DLQ: 1}, [0.5], [1.0], share=0.25)
+    sample = sample_of(seen, NOON)
+    assert (sample.enqueued, sample.dead, sample.succeeded) == (40.0, 4.0, 0.0)
+    assert sum(sample.waits) == sum(sample.runs) == 1, "times are a sample anyway"
+
+
+def one(seconds: int, queue: str = "a", **fields: object) -> Sample:
+    return Sample("default", queue, NOON + timedelta(seconds=seconds), STEP, **fields)  # type: ignore[arg-type]
+
+
+def test_what_happened_adds_up_and_what_waited_is_that_of_the_end() -> None:
+    samples = [
+        one(0, enqueued=1.0, waiting=50, oldest=9.0, waits=histogram([0.1])),
+        one(15, enqueued=2.0, waiting=7, running=1, oldest=2.0, waits=histogram([0.1, 3.0])),
+        one(15, "b", enqueued=4.0, waiting=5, oldest=None),
+    ]
+    whole = merged(samples, NOON, LONG_STEP, queue="")
+    assert (whole.enqueued, whole.waiting, whole.running, whole.oldest) == (7.0, 12, 1, 2.0)
+    assert whole.waits == histogram([0.1, 0.1, 3.0])
+    assert (whole.at, whole.step) == (NOON, LONG_STEP)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_series_has_a_point_for_each_stretch_and_none_where_nothing_is_known(name: str) -> None:
+    length, point = RANGES[name]
+    since = step_of(NOON - timedelta(seconds=length), point)
+    series = series_of([one(-point, succeeded=10.0, waiting=3)], name, since, NOON, "")
+    assert len(series.at) == length // point
+    assert series.at == sorted(series.at)
+    assert series.succeeded[-1] == pytest.approx(10.0 * 60 / point), "a rate per minute"
+    assert series.waiting[-1] == 3
+    assert series.succeeded[:-1] == [None] * (len(series.at) - 1)
+    assert series.wait_p50[-1] is None
