@@ -27,7 +27,7 @@ INTERNALS = (b"Traceback", b"SELECT ", b"INSERT ", b"sqlite3", b"asyncpg", b"msg
 _numbers = count()
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=[ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.slow)])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with _server(request, request.param, tmp_path_factory.mktemp("served")) as running:
         yield running
@@ -199,6 +199,7 @@ def test_a_bad_input_is_answered_as_the_table_says(served: Served, row: Row) -> 
     run_row(served, row)
 
 
+@pytest.mark.slow
 def test_both_engines_give_the_same_answers(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Word by word, but for ids and times."""
     answers: dict[str, dict[str, Any]] = {}

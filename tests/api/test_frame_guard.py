@@ -111,7 +111,7 @@ async def test_head_is_get_without_its_body() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/things/", "//things", "/things/a/raw/b", "/things//raw", "/%2e%2e/things", "*"]
+    "path", ["/thing", "/things/", "//things", "/things/a/raw/b", "/things//raw", "/%2e%2e/things", "*"]
 )
 async def test_a_path_that_is_none(path: str) -> None:
     async with frame() as served:

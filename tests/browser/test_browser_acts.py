@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from ropeway.core.access import Scope
@@ -42,6 +43,7 @@ def test_it_works_without_scripts(filled: Furnished, tabs: Tabs) -> None:
     expect_notice(page, "1 job run")
 
 
+@pytest.mark.slow
 def test_picked_dead_jobs_are_retried(acted: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{acted.url}/ui/jobs?status=dead")
     retry = page.locator(".under").get_by_role("button", name="Retry", exact=True)
@@ -55,6 +57,7 @@ def test_picked_dead_jobs_are_retried(acted: Furnished, tabs: Tabs) -> None:
     assert [acted.house.state_of(id) for id in acted.ids.dead[:3]] == ["queued", "queued", "dead"]
 
 
+@pytest.mark.slow
 def test_all_found_are_cancelled_after_a_second_yes(acted: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{acted.url}/ui/jobs?queue=images&status=queued")
     page.get_by_role("button", name="Cancel all found").click()
@@ -68,6 +71,7 @@ def test_all_found_are_cancelled_after_a_second_yes(acted: Furnished, tabs: Tabs
     assert acted.house.state_of(acted.ids.scheduled) == "scheduled"
 
 
+@pytest.mark.slow
 def test_a_job_is_retried_and_cancelled_on_its_page(acted: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{acted.url}/ui/jobs/{acted.ids.dead[0]}")
     page.get_by_role("button", name="Retry").click()
@@ -83,6 +87,7 @@ def test_a_job_is_retried_and_cancelled_on_its_page(acted: Furnished, tabs: Tabs
     expect(page.locator(".headline .state")).to_have_text("cancelled")
 
 
+@pytest.mark.slow
 def test_a_job_is_put_off(filled: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{filled.url}/ui/jobs/{filled.ids.queued[0]}")
     page.get_by_label("Due in").fill("90")
@@ -91,6 +96,7 @@ def test_a_job_is_put_off(filled: Furnished, tabs: Tabs) -> None:
     expect(page.locator(".headline .state")).to_have_text("scheduled")
 
 
+@pytest.mark.slow
 def test_a_group_of_dead_jobs_is_replayed(acted: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{acted.url}/ui/dead")
     page.get_by_role("row").filter(has_text="ConnectionRefusedError").get_by_role("button", name="Replay").click()
@@ -101,6 +107,7 @@ def test_a_group_of_dead_jobs_is_replayed(acted: Furnished, tabs: Tabs) -> None:
     assert [acted.house.state_of(id) for id in acted.ids.dead] == ["queued", "queued", "queued", "dead"]
 
 
+@pytest.mark.slow
 def test_picked_groups_are_replayed(filled: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{filled.url}/ui/dead")
     page.get_by_label("Pick all groups").check()
@@ -110,6 +117,7 @@ def test_picked_groups_are_replayed(filled: Furnished, tabs: Tabs) -> None:
     expect(page.locator("tbody tr")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_schedule_runs_now(acted: Furnished, tabs: Tabs) -> None:
     page = tabs.open(f"{acted.url}/ui/schedules")
     row = page.get_by_role("row").filter(has_text="nightly-report")
@@ -132,6 +140,7 @@ def test_signing_in_and_out(locked_house: House, tabs: Tabs) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in to Ropeway")
 
 
+@pytest.mark.slow
 def test_who_may_only_look_has_no_buttons(locked_house: House, tabs: Tabs) -> None:
     ids = locked_house.on_engine(fill)
     page = tabs.open(locked_house.url)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from ropeway.core.job import NewJob
 from tests.browser.conftest import Furnished, Tabs
 from tests.browser.house import House
+
+pytestmark = pytest.mark.slow
 
 #: Counts the updates that a page has taken in since it was loaded, and marks the page: a reload loses the mark.
 COUNT = """() => { window.updates = 0;

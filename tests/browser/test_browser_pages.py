@@ -34,7 +34,7 @@ def addresses(shown: Furnished) -> dict[str, str]:
     return found | {f"job-{state}": f"{shown.url}/ui/jobs/{id}" for state, id in shown.ids.one_of_each().items()}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"])
 def test_every_page_opens(shown: Furnished, tabs: Tabs, dark: bool) -> None:
     page = tabs.new(dark=dark)
     for name, address in addresses(shown).items():

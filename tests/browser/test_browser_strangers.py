@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Dialog, Page, expect
 
 from ropeway.core.job import NewJob, Progress
@@ -16,6 +17,8 @@ from ropeway.engines.protocol import Engine, Settlement
 from tests.browser.conftest import Furnished, Tabs
 from tests.browser.house import House, run_all
 from tests.browser.prefixed import below_a_path
+
+pytestmark = pytest.mark.slow
 
 # ── The keyboard ──
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.conftest import any_store, make_migrated_store, memory_store, postgres_store, sqlite_store
+from tests.api.conftest import make_migrated_store, memory_store, postgres_store, sqlite_store
 
 __all__ = ["any_store", "local_store", "make_migrated_store", "memory_store", "postgres_store", "sqlite_store"]
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def any_store(request: pytest.FixtureRequest) -> str:
+    """The test runs once on each engine."""
+    store: str = request.getfixturevalue(f"{request.param}_store")
+    return store
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -18,6 +18,7 @@ def ropeway(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*RUN, *arguments], cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.slow
 def test_a_schema_is_made_looked_at_and_used(postgres_database: str, tmp_path: Path) -> None:
     at = ("--url", postgres_database)
     missing = ropeway("migrate", "status", *at, cwd=tmp_path)

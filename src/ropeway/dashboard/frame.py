@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,6 +40,10 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+
+_VERSION: Final = version("ropeway")
+#: Browsers fetch scripts and styles anew after an upgrade; which version it is, strangers are not told.
+_STAMP: Final = blake2b(_VERSION.encode(), digest_size=4).hexdigest()
 
 _OUR_FAULT: Final = "something went wrong here; the server's log has the reason"
 
@@ -114,12 +120,15 @@ class Frame:
         except RopewayError as error:
             response = self._refused(visit, error)
         except Exception as error:  # noqa: BLE001 - the one who looks gets a page, the log gets the reason
-            self._log.error(HTTP_FAILED, path=name, error=type(error).__name__, exc_info=error)
+            self._log.error(
+                HTTP_FAILED, path=name, request_id=visit.id, error=type(error).__name__, exc_info=error
+            )
             response = self._refused(visit, RopewayError(_OUR_FAULT))
         if visit.notice is not None and visit.notice_shown:
             drop_cookie(response, NOTICE, secure=self.secure)
         for header, value in HEADERS.items():
             response.headers.setdefault(header, value)
+        response.headers["x-request-id"] = visit.id
         self._observe(request.method, name, response.status_code, time.perf_counter() - began)
         return response
 
@@ -142,6 +151,8 @@ class Visit:
     def __init__(self, frame: Frame, request: Request) -> None:
         self.frame = frame
         self.request = request
+        #: By which the log and the audit log call this request.
+        self.id = f"{random.getrandbits(96):024x}"
         self._viewer: Viewer | None = None
         self.form = Form([])
         #: What was done just before, to be told.
@@ -183,7 +194,8 @@ class Visit:
             viewer=self._viewer,
             url=self.url,
             notice=self.notice,
-            version=version("ropeway"),
+            version=_VERSION,
+            stamp=_STAMP,
             store=self.frame.engine.name,
             **values,
         )
@@ -201,7 +213,7 @@ class Visit:
         """Write down what was done, after it was done."""
         self.frame.poke()
         await self.frame.notes.write(
-            notes_of(self.viewer.principal.actor, action, targets, count, "dashboard"), tenant=self.tenant
+            notes_of(self.viewer.principal.actor, action, targets, count, self.id), tenant=self.tenant
         )
 
 

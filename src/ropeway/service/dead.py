@@ -87,9 +87,10 @@ class DeadJobs:
         """How many a filter finds."""
         return await self._engine.count(_dead(where), cap=cap, tenant=self._tenant)
 
-    async def groups(self, queue: str | None = None, *, most: int = MOST_LOOKED_AT) -> DeadGroups:
+    async def groups(self, queue: str | None = None, *, most: int | None = None) -> DeadGroups:
         """What killed them: the newest dead jobs, at most `most`, put together by error. `sample_id` is the newest
         one of a group."""
+        most = MOST_LOOKED_AT if most is None else most
         found: dict[str, DeadGroup] = {}
         looked_at = 0
         complete = True
