@@ -92,7 +92,11 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """One page of jobs and the position after it; None when there is no more."""
+    """One page of jobs and the position after it; None when there is no more.
+
+    A page that is not full may have a position all the same: the search stopped there, because it had looked at as
+    many jobs as one call may, and goes on from it.
+    """
 
     jobs: list[Job]
     next: str | None = None

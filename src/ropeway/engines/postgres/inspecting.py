@@ -8,13 +8,19 @@ from uuid import UUID
 from ropeway.core import query
 from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, QueueStats
-from ropeway.core.states import LIVE_STATES, State
+from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
 from ropeway.engines.postgres.filters import Conditions, ended_conditions, live_conditions
 from ropeway.engines.postgres.rows import stored_job, stored_settings
 from ropeway.engines.postgres.store import PostgresStore
 
 #: Ended jobs that queue statistics look at, at most: beyond that the counts are capped and say so.
 ENDED_SCAN = 200_000
+
+#: Jobs that one search by a filter without an index looks at, at most; it goes on from there when it is asked to.
+SEARCH = 50_000
+
+#: Filters that an index answers, or that leave no more than the jobs of a key or a worker.
+_INDEXED = frozenset({"states", "idempotency_key", "worker_id", "reason"})
 
 #: Pages of the event log that rates are counted in, at most: the newest 35,000 events or so. When a store writes
 #: more than that in a minute, its rates are those of a shorter time.
@@ -54,19 +60,39 @@ class PostgresInspecting(PostgresStore):
         tenant: str = DEFAULT_TENANT,
     ) -> JobPage:
         query.check_page(limit)
+        stop: UUID | None = None
         if order == "died":
             jobs = await self._died(where, limit + 1, after, tenant)
         else:
-            edge = None if after is None else query.parse_id_position(after)
-            jobs = await self._by_id(where, limit + 1, edge, tenant, newest=order == "newest")
+            edge, newest = None if after is None else query.parse_id_position(after), order == "newest"
+            if _is_search(where):
+                stop = await self._search_end(where, edge, tenant, newest=newest)
+            jobs = await self._by_id(where, limit + 1, edge, stop, tenant, newest=newest)
         page = jobs[:limit]
         if len(jobs) <= limit:
-            return JobPage(page)
+            return JobPage(page, None if stop is None else query.id_position(stop))
         last = page[-1]
         return JobPage(page, query.death_position(last) if order == "died" else query.id_position(last.id))
 
+    async def _search_end(self, where: JobFilter, edge: UUID | None, tenant: str, *, newest: bool) -> UUID | None:
+        """How far one call looks: to where it has seen SEARCH jobs of one of the tables; None: to the end."""
+        states = frozenset(State) if where.states is None else where.states
+        tables = [name for name, has in (("jobs", LIVE_STATES), ("archive", TERMINAL_STATES)) if states & has]
+        direction, beyond = ("DESC", "<") if newest else ("ASC", ">")
+        conditions = Conditions()
+        conditions.add("j.tenant = ?", tenant)
+        if edge is not None:
+            conditions.add(f"j.id {beyond} ?", edge)
+        tail = f" ORDER BY j.id {direction} OFFSET {conditions.mark(SEARCH - 1)} LIMIT 1"
+        ends = " UNION ALL ".join(
+            f"(SELECT j.id FROM {self.schema}.{table} j{conditions.where()}{tail})" for table in tables
+        )
+        statement = f"SELECT x.id FROM ({ends}) x ORDER BY x.id {direction} LIMIT 1"
+        rows = await self.reads.fetch(statement, *conditions.parameters, writes=False)
+        return rows[0]["id"] if rows else None
+
     async def _by_id(
-        self, where: JobFilter, limit: int, edge: UUID | None, tenant: str, *, newest: bool
+        self, where: JobFilter, limit: int, edge: UUID | None, stop: UUID | None, tenant: str, *, newest: bool
     ) -> list[Job]:
         """Both tables in id order, each by its own index, merged."""
         direction = "DESC" if newest else "ASC"
@@ -81,6 +107,8 @@ class PostgresInspecting(PostgresStore):
                 continue
             if edge is not None:
                 part.add(f"j.id {'<' if newest else '>'} ?", edge)
+            if stop is not None:
+                part.add(f"j.id {'>=' if newest else '<='} ?", stop)
             tail = f" ORDER BY j.id {direction} LIMIT {part.mark(limit)}"
             selects.append(f"({self.sql('inspecting', name)}{part.where()}{tail})")
         if not selects:
@@ -189,3 +217,11 @@ class PostgresInspecting(PostgresStore):
 
     async def _read(self, name: str, *arguments: object) -> list:  # type: ignore[type-arg]
         return await self.reads.fetch(self.sql("inspecting", name), *arguments, writes=False)
+
+
+def _is_search(where: JobFilter) -> bool:
+    """Whether a filter may have to look at far more jobs than it finds."""
+    indexed = where.idempotency_key is not None or where.worker_id is not None or where.reason is not None
+    return not indexed and any(
+        getattr(where, name) is not None for name in JobFilter.__struct_fields__ if name not in _INDEXED
+    )
