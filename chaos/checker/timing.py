@@ -14,8 +14,9 @@ from ropeway.core.states import EventName
 #: Times go through text and back.
 ROUNDING = 0.000_01
 
-#: A retry's time counts from within the statement that writes it, its event's from the same statement's end.
-STATEMENT = 0.05
+#: A retry's time counts from within the statement that writes it, its event's from the same statement's end. On a
+#: busy machine that has been 57 ms later.
+STATEMENT = 0.3
 
 
 def not_early(facts: Facts) -> list[Violation]:

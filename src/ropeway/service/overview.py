@@ -23,9 +23,6 @@ OLDEST_SECONDS = 60.0
 #: A worker reports every ten seconds; one that is silent for longer than this has most likely stopped.
 SILENT_SECONDS = 25.0
 
-#: Dead jobs in a queue that are still a matter of routine.
-DEAD_LETTERS = 0
-
 Kind = Literal["no_workers", "silent_worker", "not_served", "paused", "late", "dead", "full"]
 
 #: The most urgent first.
@@ -90,6 +87,10 @@ class Overview(msgspec.Struct, frozen=True):
         """Seconds since a worker was last heard of."""
         return 0.0 if worker.seen_at is None else max(0.0, (self.at - worker.seen_at).total_seconds())
 
+    def is_silent(self, worker: WorkerInfo) -> bool:
+        """Whether a worker should have been heard of since."""
+        return self.silent_for(worker) > SILENT_SECONDS
+
 
 async def look(engine: Engine, tenant: str = DEFAULT_TENANT, *, cap: int = MOST_COUNTED) -> Overview:
     """Look at everything once, at a cost that does not grow with what is stored."""
@@ -144,7 +145,7 @@ def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
                 name,
             )
         )
-    if stats.counts.get(State.DEAD, 0) > DEAD_LETTERS:
+    if stats.counts.get(State.DEAD, 0):
         number = f"{stats.counts[State.DEAD]:,}{'+' if stats.counts_capped else ''}"
         found.append(
             Concern(
@@ -185,7 +186,7 @@ def _of_workers(overview: Overview) -> list[Concern]:
             worker=worker.id,
         )
         for worker in overview.workers
-        if overview.silent_for(worker) > SILENT_SECONDS
+        if overview.is_silent(worker)
     ]
 
 
