@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ropeway.core.history import LONG_STEP, STEP, Sample, last_step, step_of
+from ropeway.core.history import LONG_STEP, LOOKED, STEP, Sample, last_step, step_of
 from ropeway.engines.protocol import Engine
 from ropeway.service.history import History
 from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some
@@ -33,7 +33,9 @@ async def to_the_next(subject: Subject, step: int, *, more: float = 0.0) -> date
 
 
 async def kept(engine: Engine, step: int = STEP) -> list[Sample]:
-    return await engine.history(step=step, since=await engine.now() - timedelta(hours=1))
+    """The samples of queues."""
+    samples = await engine.history(step=step, since=await engine.now() - timedelta(hours=1))
+    return [sample for sample in samples if sample.queue != LOOKED]
 
 
 async def test_a_step_is_kept_when_it_is_over(harness: Harness) -> None:
@@ -99,3 +101,18 @@ async def test_long_steps_are_made_of_short_ones(harness: Harness) -> None:
         assert whole.waiting == 2 * LONG_STEP // STEP
         series = await History(engine).series("6h")
         assert [value for value in series.enqueued if value] == [whole.enqueued * 60 / LONG_STEP]
+
+
+async def test_a_quiet_time_is_none_in_which_nobody_looked(harness: Harness) -> None:
+    async with harness.subject() as subject:
+        engine = subject.engine
+        historian = Historian(engine)
+        await to_the_next(subject, STEP, more=3)
+        await historian.run_once()
+        await subject.advance(3 * STEP)
+        await historian.run_once()
+        series = await History(engine).series("15m")
+        known = [value for value in series.enqueued if value is not None]
+        assert known == [0, 0], "two steps were looked at, and nothing happened in them"
+        assert series.waiting.count(0) == 2
+        assert series.wait_p50.count(None) == len(series.at)

@@ -264,7 +264,7 @@ class TestSwitches:
             await engine.put_schedule(EVERY_MINUTE)
             lost = await lose_one(subject)
             upkeep = Upkeep(engine, Settings(**QUICK, dispatcher=False))
-            assert list(upkeep.chores) == ["rescue", "expire", "audit", "prune"]
+            assert list(upkeep.chores) == ["rescue", "expire", "audit", "prune", "history"]
             async with upkeep:
                 await subject.advance(60)
                 await eventually(lambda: is_in(engine, lost, State.QUEUED))
@@ -285,6 +285,7 @@ class TestSwitches:
             "expire": 0.5,
             "audit": 60.0,
             "prune": 3600.0,
+            "history": 5.0,
             "schedules": 7.0,
             "survey": 15.0,
         }

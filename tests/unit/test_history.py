@@ -23,6 +23,7 @@ from ropeway.core.history import (
     step_of,
 )
 from ropeway.core.states import EventName
+from ropeway.engines.remembering import share_of, window
 from ropeway.service.history import RANGES, series_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -89,3 +90,26 @@ def test_a_series_has_a_point_for_each_stretch_and_none_where_nothing_is_known(n
     assert series.waiting[-1] == 3
     assert series.succeeded[:-1] == [None] * (len(series.at) - 1)
     assert series.wait_p50[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("first", "counted", "share"),
+    [
+        (None, (0, 15), 1.0),  # a look reaches everything
+        (-1, (0, 15), 1.0),
+        (0, (0, 15), 1.0),
+        (9, (9, 15), 0.4),  # the newest part of the step
+        (14, (14, 15), 1 / 15),
+        (14.5, (14.5, 20), 5.5 / 15),  # hardly anything: all that there is stands for it
+        (17, (17, 20), 0.2),
+    ],
+)
+def test_what_is_counted_for_a_step(first: float | None, counted: tuple[float, float], share: float) -> None:
+    def at(seconds: float) -> datetime:
+        return NOON + timedelta(seconds=seconds)
+
+    reach = (None, None) if first is None else (at(first), at(20))
+    found = window(at(0), at(STEP), first=reach[0], newest=reach[1])
+    assert found[0] == at(counted[0])
+    assert found[1] - at(counted[1]) <= timedelta(microseconds=1)
+    assert share_of(found, at(0), at(STEP)) == pytest.approx(share, abs=1e-6)

@@ -22,6 +22,10 @@ KEEP_STEPS, KEEP_LONG_STEPS = 6 * 3_600, 7 * 86_400
 #: The upper bounds of a histogram's buckets in seconds; the last bucket has none.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
 
+#: The name under which a step is kept as looked at, whatever there was: without it nobody could tell a quiet time
+#: from one in which nobody looked. No queue has it.
+LOOKED = ""
+
 Histogram = tuple[int, ...]
 EMPTY: Histogram = (0,) * (len(BOUNDS) + 1)
 

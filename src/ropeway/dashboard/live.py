@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 EVERY: Final = 1.0
 WATCHED_SECONDS: Final = 10.0
 
+#: A store that takes long to answer is looked at for at most this share of the time.
+MOST_OF_THE_TIME: Final = 0.2
+
 #: Events that are kept to be shown.
 MOST_EVENTS: Final = 500
 
@@ -91,9 +94,8 @@ class Live:
             while time.monotonic() - watched.asked_at < WATCHED_SECONDS or not watched.first_look.is_set():
                 began = time.monotonic()
                 await watched.look_once(self._engine, tenant)
-                # A store that takes long to answer is not asked all the time.
                 took = time.monotonic() - began
-                await asyncio.sleep(max(self._every - took, took))
+                await asyncio.sleep(max(self._every - took, (1 / MOST_OF_THE_TIME - 1) * took))
         finally:
             del self._watched[tenant]
             watched.first_look.set()

@@ -430,7 +430,8 @@ class Remembering(Protocol):
 
     async def observe(self, since: datetime, until: datetime, *, most: int = 20_000) -> list[Observed]:
         """What happened from `since` until `until`, by tenant and queue. It costs the same however large the store
-        is: about `most` of the newest events are looked at, and the times of a few of the jobs that ended."""
+        is: about `most` of the newest events are looked at, and the times of a few of the jobs that ended. Where
+        none of the time is among those, they stand for it: a store that writes so much is told as it is now."""
         ...
 
     async def remember(self, samples: Sequence[Sample]) -> None:

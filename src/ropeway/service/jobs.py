@@ -80,6 +80,22 @@ class Jobs:
     ) -> JobPage:
         return await self._engine.find(where, order=order, limit=limit, after=after, tenant=self._tenant)
 
+    async def search(
+        self, where: JobFilter, *, limit: int = DEFAULT_PAGE, after: str | None = None, seconds: float = 0.0
+    ) -> JobPage:
+        """The newest jobs that a filter finds. Where the engine stops before the page is full, go on for so long.
+
+        A page that is not full and has a next position was searched as far as that position.
+        """
+        until = time.monotonic() + seconds
+        jobs: list[Job] = []
+        while True:
+            page = await self.page(where, limit=limit - len(jobs), after=after)
+            jobs += page.jobs
+            after = page.next
+            if after is None or len(jobs) == limit or time.monotonic() >= until:
+                return JobPage(jobs, after)
+
     async def pages(
         self,
         where: JobFilter = JobFilter(),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ropeway.core.history import LONG_STEP, STEP, Sample, last_step, merged, sample_of, step_of
+from ropeway.core.history import LONG_STEP, LOOKED, STEP, Sample, last_step, merged, sample_of, step_of
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.limits import TICKETS
 from ropeway.core.states import State
@@ -47,6 +47,7 @@ class Historian:
         seen = await self._engine.observe(at, until)
         samples = {(one.tenant, one.queue): sample_of(one, at) for one in seen}
         for tenant in self._tenants(samples):
+            samples[tenant, LOOKED] = Sample(tenant, LOOKED, at, STEP)
             for stats in await self._engine.queue_stats(tenant=tenant):
                 waiting = stats.counts.get(State.QUEUED, 0)
                 running = stats.counts.get(State.RUNNING, 0)

@@ -37,7 +37,7 @@
       cursor: { points: { size: 6 } },
       scales: { y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [axis, { ...axis, size: 62, values: (_u, marks) => marks.map(show) }],
-      series: [{}, ...chart.series.map(([, label, colour]) => ({ label, stroke: colours.getPropertyValue(colour), width: 2, spanGaps: true, points: { show: false }, value: (_u, value) => show(value) }))],
+      series: [{}, ...chart.series.map(([, label, colour]) => ({ label, stroke: colours.getPropertyValue(colour), width: 2, spanGaps: Boolean(chart.time), points: { size: 4 }, value: (_u, value) => show(value) }))],
     };
   }
 

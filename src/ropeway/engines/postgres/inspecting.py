@@ -19,9 +19,6 @@ ENDED_SCAN = 200_000
 #: Jobs that one search by a filter without an index looks at, at most; it goes on from there when it is asked to.
 SEARCH = 50_000
 
-#: Filters that an index answers, or that leave no more than the jobs of a key or a worker.
-_INDEXED = frozenset({"states", "idempotency_key", "worker_id", "reason"})
-
 #: Pages of the event log that rates are counted in, at most: the newest 35,000 events or so. When a store writes
 #: more than that in a minute, its rates are those of a shorter time.
 RATE_PAGES = 500
@@ -77,18 +74,22 @@ class PostgresInspecting(PostgresStore):
     async def _search_end(self, where: JobFilter, edge: UUID | None, tenant: str, *, newest: bool) -> UUID | None:
         """How far one call looks: to where it has seen SEARCH jobs of one of the tables; None: to the end."""
         states = frozenset(State) if where.states is None else where.states
-        tables = [name for name, has in (("jobs", LIVE_STATES), ("archive", TERMINAL_STATES)) if states & has]
         direction, beyond = ("DESC", "<") if newest else ("ASC", ">")
-        conditions = Conditions()
-        conditions.add("j.tenant = ?", tenant)
-        if edge is not None:
-            conditions.add(f"j.id {beyond} ?", edge)
-        tail = f" ORDER BY j.id {direction} OFFSET {conditions.mark(SEARCH - 1)} LIMIT 1"
-        ends = " UNION ALL ".join(
-            f"(SELECT j.id FROM {self.schema}.{table} j{conditions.where()}{tail})" for table in tables
-        )
-        statement = f"SELECT x.id FROM ({ends}) x ORDER BY x.id {direction} LIMIT 1"
-        rows = await self.reads.fetch(statement, *conditions.parameters, writes=False)
+        live = Conditions()
+        ended = live.part()
+        ends = []
+        for part, table, there in ((live, "jobs", LIVE_STATES), (ended, "archive", TERMINAL_STATES)):
+            if not states & there:
+                continue
+            part.add("j.tenant = ?", tenant)
+            if part is ended and not states >= TERMINAL_STATES:
+                part.add("j.state = ANY(?::text[])", sorted(state.value for state in states & TERMINAL_STATES))
+            if edge is not None:
+                part.add(f"j.id {beyond} ?", edge)
+            tail = f" ORDER BY j.id {direction} OFFSET {part.mark(SEARCH - 1)} LIMIT 1"
+            ends.append(f"(SELECT j.id FROM {self.schema}.{table} j{part.where()}{tail})")
+        statement = f"SELECT x.id FROM ({' UNION ALL '.join(ends)}) x ORDER BY x.id {direction} LIMIT 1"
+        rows = await self.reads.fetch(statement, *live.parameters, writes=False)
         return rows[0]["id"] if rows else None
 
     async def _by_id(
@@ -105,6 +106,8 @@ class PostgresInspecting(PostgresStore):
         ):
             if not taken:
                 continue
+            if part is live and where.states == _RUNNING:
+                self._granted(live, tenant)
             if edge is not None:
                 part.add(f"j.id {'<' if newest else '>'} ?", edge)
             if stop is not None:
@@ -139,9 +142,7 @@ class PostgresInspecting(PostgresStore):
         selects = []
         if live_conditions(live, where, tenant, self.holes["now"]):
             if where.states == _RUNNING:
-                # Running jobs are in no index. Those that grants name are few, however long the backlog is.
-                granted = f"SELECT unnest(g.job_ids) FROM {self.schema}.grants g WHERE g.tenant = ?"
-                live.add(f"j.id = ANY(ARRAY({granted}))", tenant)
+                self._granted(live, tenant)
             elif where.queue is not None:
                 # Always true; it lets the planner take the index by queue.
                 live.add("j.queue <> ''")
@@ -153,6 +154,11 @@ class PostgresInspecting(PostgresStore):
         statement = f"SELECT count(*) FROM ({' UNION ALL '.join(selects)}) x"
         number: int = await self.reads.value(statement, *live.parameters, writes=False)
         return Count(min(number, cap), capped=number > cap)
+
+    def _granted(self, live: Conditions, tenant: str) -> None:
+        """Running jobs are in no index. Those that grants name are few, however long the backlog is."""
+        granted = f"SELECT unnest(g.job_ids) FROM {self.schema}.grants g WHERE g.tenant = ?"
+        live.add(f"j.id = ANY(ARRAY({granted}))", tenant)
 
     async def queue_stats(
         self,
@@ -220,8 +226,13 @@ class PostgresInspecting(PostgresStore):
 
 
 def _is_search(where: JobFilter) -> bool:
-    """Whether a filter may have to look at far more jobs than it finds."""
-    indexed = where.idempotency_key is not None or where.worker_id is not None or where.reason is not None
-    return not indexed and any(
-        getattr(where, name) is not None for name in JobFilter.__struct_fields__ if name not in _INDEXED
-    )
+    """Whether a filter may have to look at far more jobs than it finds.
+
+    Ended jobs lie apart by their state, and grants name the running ones; nothing else that is asked for has an
+    index: they would have to be kept up for every job, for the sake of a question that is seldom asked.
+    """
+    if where.states == _RUNNING:
+        return False
+    if where.states is not None and where.states != LIVE_STATES and where.states & LIVE_STATES:
+        return True
+    return any(getattr(where, name) is not None for name in JobFilter.__struct_fields__ if name != "states")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Histogram, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.postgres.store import PostgresStore
-from ropeway.engines.remembering import FEW, observed
+from ropeway.engines.remembering import FEW, observed, share_of, window
 
 #: Events on one page of the log, about.
 ON_A_PAGE = 70
@@ -19,12 +19,16 @@ class PostgresRemembering(PostgresStore):
         pages = max(1, most // ON_A_PAGE)
         rows = await self.chores.fetch(self.sql("remembering", "observe"), since, until, pages, FEW, writes=False)
         counts = [row for row in rows if row["event"] is not None]
+        counted = window(
+            since,
+            until,
+            first=min((row["reach"] for row in counts), default=None),
+            newest=max((row["newest"] for row in counts), default=None),
+        )
         return observed(
             ((row["tenant"], row["queue"], row["event"], row["number"]) for row in counts),
             ((row["tenant"], row["queue"], row["wait"], row["run"]) for row in rows if row["event"] is None),
-            since,
-            until,
-            min((row["reach"] for row in counts), default=since),
+            share_of(counted, since, until),
         )
 
     async def remember(self, samples: Sequence[Sample]) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.engines.remembering import FEW, observed
+from ropeway.engines.remembering import FEW, observed, share_of, window
 from ropeway.engines.sqlfile import statements
 from ropeway.engines.sqlite.rows import micros, moment, optional_micros
 from ropeway.engines.sqlite.store import SqliteStore
@@ -26,17 +26,15 @@ BATCH = 1_000
 
 class SqliteRemembering(SqliteStore):
     async def observe(self, since: datetime, until: datetime, *, most: int = 20_000) -> list[Observed]:
-        asked = {"since": micros(since), "until": micros(until), "most": most, "few": FEW}
-
         def ask(db: sqlite3.Connection) -> list[Observed]:
-            number, first = db.execute(SQL["first_looked_at"], asked).fetchone()
-            reach = moment(first) if number == most else since
+            number, first, newest = db.execute(SQL["looked_at"], {"most": most}).fetchone()
+            reach = (moment(first), moment(newest)) if number == most else (None, None)
+            counted = window(since, until, first=reach[0], newest=reach[1])
+            asked = {"since": micros(counted[0]), "until": micros(counted[1]), "most": most, "few": FEW}
             return observed(
                 db.execute(SQL["happened"], asked),
                 ((*lane, wait / 1e6, run / 1e6) for *lane, wait, run in db.execute(SQL["ended"], asked)),
-                since,
-                until,
-                reach,
+                share_of(counted, since, until),
             )
 
         return await self.read(ask)

@@ -107,6 +107,23 @@ class TestObserving:
             assert seen.events == {EventName.ENQUEUED: 1}
             assert await engine.observe(since - timedelta(days=1), since - timedelta(hours=1)) == []
 
+    async def test_a_step_that_is_out_of_reach_is_told_by_what_is_not(self, harness: Harness) -> None:
+        """So much was written since that a look does not reach back: it must not seem as if nothing happened."""
+        async with harness.subject() as subject:
+            need_upkeep(subject)
+            engine = subject.engine
+            since = await engine.now()
+            await enqueue_many(engine, 10, queue="a")
+            await subject.advance(STEP)
+            until = await engine.now()
+            await subject.advance(2)
+            await enqueue_many(engine, 1_000, queue="a")
+            (seen,) = await engine.observe(since, until, most=100)
+            if seen.share == 1.0:
+                assert seen.events == {EventName.ENQUEUED: 10}, "a look that reaches everything counts the step"
+            else:
+                assert 0 < seen.events[EventName.ENQUEUED] <= 1_000
+
 
 class TestRemembering:
     async def test_a_sample_is_kept_as_it_is(self, harness: Harness) -> None:

@@ -19,7 +19,7 @@ CREATE TABLE {schema}.history (
 CREATE INDEX history_at ON {schema}.history USING brin (at) WITH (pages_per_range = 16, autosummarize = on);
 
 -- The newest events within a time, of all tenants, from the last p_pages pages of the log. `reach` is how far back
--- that goes, if the time begins earlier.
+-- that goes, if the time begins earlier. When hardly any of the time is within reach, all that is takes its place.
 CREATE FUNCTION {schema}.events_between(p_since timestamptz, p_until timestamptz, p_pages bigint)
 RETURNS TABLE (tenant text, queue text, event {schema}.event, at timestamptz, job_id uuid, reach timestamptz)
 LANGUAGE plpgsql
@@ -27,6 +27,7 @@ SET enable_sort = off SET max_parallel_workers_per_gather = 0 SET jit = off
 AS $$
 DECLARE
     v_since timestamptz := p_since;
+    v_until timestamptz := p_until;
     v_first timestamptz;
     v_days date[] := ARRAY[((p_until - interval '1 microsecond') AT TIME ZONE 'UTC')::date];
     v_day date;
@@ -54,11 +55,14 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    IF v_since > p_since AND v_since > p_until - interval '1 second' THEN
+        v_until := 'infinity';
+    END IF;
     FOR i IN 1 .. cardinality(v_parts) LOOP
         RETURN QUERY EXECUTE format($q$
             SELECT e.tenant, e.queue, e.event, e.at, e.job_id, $1
             FROM %s e WHERE e.ctid >= %L AND e.at >= $1 AND e.at < $2
             $q$, v_parts[i], v_starts[i])
-        USING v_since, p_until;
+        USING v_since, v_until;
     END LOOP;
 END $$;

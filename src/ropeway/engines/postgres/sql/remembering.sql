@@ -4,11 +4,11 @@
 -- What happened in a time, counted, and the waits and runs of a few of the jobs that ended in it.
 WITH e AS MATERIALIZED (SELECT * FROM {schema}.events_between($1, $2, $3)),
 few AS (SELECT * FROM e WHERE e.event IN ('job.completed', 'job.dlq') LIMIT $4)
-SELECT e.tenant, e.queue, e.event::text AS event, count(*) AS number, min(e.reach) AS reach,
+SELECT e.tenant, e.queue, e.event::text AS event, count(*) AS number, min(e.reach) AS reach, max(e.at) AS newest,
        NULL::double precision AS wait, NULL::double precision AS run
 FROM e GROUP BY e.tenant, e.queue, e.event
 UNION ALL
-SELECT few.tenant, few.queue, NULL, NULL, NULL,
+SELECT few.tenant, few.queue, NULL, NULL, NULL, NULL,
        extract(epoch FROM greatest(a.started_at - greatest(a.run_at, a.created_at), interval '0'))::double precision,
        extract(epoch FROM greatest(a.finished_at - a.started_at, interval '0'))::double precision
 FROM few CROSS JOIN LATERAL (

@@ -5,9 +5,9 @@ FROM (SELECT tenant, queue, event, at FROM events ORDER BY position DESC LIMIT :
 WHERE e.at >= :since AND e.at < :until
 GROUP BY e.tenant, e.queue, e.event
 
--- name: first_looked_at
--- The oldest of those that were looked at, and how many they were.
-SELECT count(*), min(at) FROM (SELECT at FROM events ORDER BY position DESC LIMIT :most)
+-- name: looked_at
+-- How many a look reaches, and the oldest and the newest of them.
+SELECT count(*), min(at), max(at) FROM (SELECT at FROM events ORDER BY position DESC LIMIT :most)
 
 -- name: ended
 -- Waits and runs of a few of the jobs that ended within a time.
