@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
@@ -13,6 +15,7 @@ from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.auditlog import NewAction
 from ropeway.core.fleet import WorkerInfo
+from ropeway.core.history import STEP, Sample, histogram, last_step
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
 from ropeway.core.lease import Lease
@@ -147,6 +150,33 @@ async def report(engine: Engine) -> None:
     await engine.report_worker(WorkerInfo(WORKER.id, "web-1", 4711, "0.1.0", queues, (), 8, 1, 92_274_688))
 
 
+async def remember(engine: Engine) -> None:
+    """A quarter of an hour that came and went in waves."""
+    last = last_step(await engine.now())
+    samples = []
+    for ago in range(60):
+        wave = 1 + math.sin(ago / 7)
+        for queue, size in (("emails", 40.0), ("reports", 9.0)):
+            samples.append(
+                Sample(
+                    "default",
+                    queue,
+                    last - timedelta(seconds=ago * STEP),
+                    STEP,
+                    enqueued=size * (1.2 + wave),
+                    succeeded=size * (1.1 + wave * 0.9),
+                    failed=wave if queue == "emails" else 0.0,
+                    dead=1.0 if ago in (12, 31) and queue == "emails" else 0.0,
+                    waiting=round(size * wave),
+                    running=4,
+                    oldest=2.0 + 3 * wave,
+                    waits=histogram([0.04 * wave, 0.2 * wave, 0.6 * wave]),
+                    runs=histogram([0.02, 0.09, 0.4, 1.1 * wave]),
+                )
+            )
+    await engine.remember(samples)
+
+
 async def fill(engine: Engine) -> Filled:
     """Jobs in every state, a worker, two schedules, a paused queue and an action."""
     mail = [NewJob("mail.send", b'{"to": "ada@example.com", "n": %d}' % n, "emails") for n in range(3)]
@@ -178,4 +208,5 @@ async def fill(engine: Engine) -> Filled:
     await report(engine)
     await engine.pause("billing")
     await engine.note_actions([NewAction("key_1 (deploy)", "queue.pause", "billing")])
+    await remember(engine)
     return Filled(queued, scheduled.id, cancelled.id, running.id, retrying.id, succeeded.id, dead)

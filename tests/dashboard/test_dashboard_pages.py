@@ -14,6 +14,7 @@ from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.auditlog import NewAction
 from ropeway.core.fields import MAX_TAG_LENGTH
+from ropeway.core.history import STEP, Sample, last_step
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
@@ -551,3 +552,36 @@ async def check_forms(person: Person, text: str) -> None:
         else:
             assert response.status_code < 500, path
             check_harmless(page(response))
+
+
+# ── Charts ──
+
+
+async def test_the_charts_get_what_was_remembered(any_store: str) -> None:
+    async with house(any_store) as there:
+        at = last_step(await there.engine.now())
+        await there.engine.remember([Sample("default", "mail", at, STEP, enqueued=5, waiting=7)])
+        person = await there.person()
+        answer = await person.get("/ui/history?range=15m")
+        assert answer.status_code == 200
+        told = answer.json()
+        assert len(told["at"]) == len(told["enqueued"]) == len(told["wait_p95"])
+        index = told["at"].index(int(at.timestamp()))
+        assert (told["enqueued"][index], told["waiting"][index]) == (20, 7)
+        assert told["enqueued"][index - 1] is None
+
+
+@pytest.mark.parametrize("asked", ["range=2y", "range=", "range=15m&queue=a%20b"])
+async def test_what_there_is_no_chart_of_is_refused(local_store: str, asked: str) -> None:
+    async with house(local_store) as there:
+        person = await there.person()
+        assert (await person.get(f"/ui/history?{asked}")).status_code == 422
+
+
+async def test_another_tenant_sees_its_own_history(local_store: str) -> None:
+    async with house(local_store) as there:
+        at = last_step(await there.engine.now())
+        await there.engine.remember([Sample("other", "mail", at, STEP, enqueued=5)])
+        person = await there.person()
+        told = (await person.get("/ui/history")).json()
+        assert set(told["enqueued"]) == {None}
