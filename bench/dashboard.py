@@ -11,7 +11,9 @@ from bench.figures import Figure, Report, say
 from bench.http import Server, running
 from bench.peers.growing import ask, keep_finished
 from bench.stores import Stores
+from ropeway.core.history import EMPTY, KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP
 from ropeway.engines.protocol import Engine
+from ropeway.service.overview import look
 
 #: Milliseconds that a page may take, at the 95th percentile.
 TARGET = 100.0
@@ -21,6 +23,7 @@ FINISHED = 10_000_000
 DEAD = 20_000
 QUEUES = 20
 VISITS = 60
+LOOKS = 15
 
 PAGES = {
     "overview": "/",
@@ -30,6 +33,9 @@ PAGES = {
     "jobs that succeeded": "/ui/jobs?status=succeeded",
     "jobs that died": "/ui/jobs?status=dead",
     "jobs by type": "/ui/jobs?type=bench",
+    "jobs of a type that there is none of": "/ui/jobs?type=nowhere",
+    "jobs by an error text that there is none of": "/ui/jobs?error=nowhere",
+    "jobs that run": "/ui/jobs?status=running",
     "a job": "",
     "dead letters": "/ui/dead",
     "schedules": "/ui/schedules",
@@ -37,6 +43,8 @@ PAGES = {
     "events": "/ui/events",
     "audit": "/ui/audit",
     "settings": "/ui/settings",
+    "charts of 15 minutes": "/ui/history?range=15m",
+    "charts of 7 days": "/ui/history?range=7d",
 }
 
 #: Dead jobs of five errors, spread over the queues.
@@ -50,6 +58,15 @@ _KILL = """
            '{{"type": "ValueError", "message": "error ' || n % 5 || ' of job ' || n || '", "traceback": null}}',
            '{payload}'
     FROM generate_series(1, {number}) n
+"""
+
+
+#: What upkeep has kept of the last hours and days, of every queue.
+_REMEMBER = """
+    INSERT INTO ropeway.history
+    SELECT 'default', {step}, to_timestamp(floor(extract(epoch FROM now()) / {step}) * {step} - n * {step}), 'q' || q,
+           100, 90, 3, 1, 0, 500, 20, 4.5, array_fill(7, ARRAY[{buckets}]), array_fill(7, ARRAY[{buckets}])
+    FROM generate_series(1, {number}) n, generate_series(0, {queues} - 1) q
 """
 
 
@@ -73,9 +90,13 @@ class DashboardBench:
             keep_finished(store.address, finished)
             kill = _KILL.format(queues=QUEUES, number=self._size(DEAD), payload=loads.PAYLOAD.decode())
             ask(store.address, kill)
-            ask(store.address, "VACUUM (ANALYZE) ropeway.archive, ropeway.jobs")
+            for step, kept in ((STEP, KEEP_STEPS), (LONG_STEP, KEEP_LONG_STEPS)):
+                asked = {"step": step, "number": kept // step, "queues": QUEUES, "buckets": len(EMPTY)}
+                ask(store.address, _REMEMBER.format(**asked))
+            ask(store.address, "VACUUM (ANALYZE) ropeway.archive, ropeway.jobs, ropeway.history")
             async with store.engine() as engine:
                 job = await _newest(engine)
+                await self._look(engine)
             say(f"{VISITS} visits of each page", quiet=self._quiet)
             async with running(store) as server, _signed_in(server) as visitor:
                 for name, path in PAGES.items():
@@ -84,6 +105,16 @@ class DashboardBench:
         finally:
             self._stores.drop(store)
         return self.report
+
+    async def _look(self, engine: Engine) -> None:
+        """What a server does once a second while somebody looks."""
+        taken = []
+        for _ in range(LOOKS):
+            began = time.perf_counter()
+            await look(engine)
+            taken.append((time.perf_counter() - began) * 1000)
+        middle = sorted(taken)[LOOKS // 2]
+        self.report.add(Figure("one look at everything, p50", middle, "ms"), quiet=self._quiet)
 
     async def _visit(self, visitor: httpx.AsyncClient, name: str, path: str) -> None:
         taken: list[float] = []
