@@ -27,8 +27,8 @@ async def rare_among_many(engine: PostgresEngine) -> list[UUID]:
     """One rare job, 15 others, and so on; half of all have ended."""
     rare = []
     for _ in range(4):
-        (answer,) = await engine.enqueue([NewJob("rare", {}, queue="q")])
-        rare.append(answer.job.id)
+        (answer,) = await engine.enqueue([NewJob("rare", queue="q")])
+        rare.append(answer.id)
         await enqueue_many(engine, 15, queue="q")
     for leased in await lease_some(engine, 32, "q"):
         await ack(engine, leased)
@@ -37,8 +37,8 @@ async def rare_among_many(engine: PostgresEngine) -> list[UUID]:
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 @pytest.mark.parametrize("limit", [1, 3, 50])
-async def test_every_job_is_found_once(postgres_database: str, order: Order, limit: int) -> None:
-    async with opened(postgres_database) as engine:
+async def test_every_job_is_found_once(fresh_database: str, order: Order, limit: int) -> None:
+    async with opened(fresh_database) as engine:
         rare = await rare_among_many(engine)
         found, after, calls = [], None, 0
         while calls == 0 or after is not None:
@@ -49,8 +49,8 @@ async def test_every_job_is_found_once(postgres_database: str, order: Order, lim
         assert calls > 3, "one call looked at everything"
 
 
-async def test_a_service_goes_on_while_there_is_time(postgres_database: str) -> None:
-    async with opened(postgres_database) as engine:
+async def test_a_service_goes_on_while_there_is_time(fresh_database: str) -> None:
+    async with opened(fresh_database) as engine:
         rare = await rare_among_many(engine)
         jobs = Jobs(engine)
         at_once = await jobs.search(RARE, limit=50)
@@ -64,9 +64,9 @@ async def test_a_service_goes_on_while_there_is_time(postgres_database: str) -> 
         assert two.next is not None
 
 
-async def test_a_state_that_lies_apart_is_not_searched_for(postgres_database: str) -> None:
+async def test_a_state_that_lies_apart_is_not_searched_for(fresh_database: str) -> None:
     """The oldest of many jobs was cancelled, another one is running: one call finds each."""
-    async with opened(postgres_database) as engine:
+    async with opened(fresh_database) as engine:
         first = (await enqueue_many(engine, 1, queue="q"))[0]
         await engine.cancel([first])
         (leased,) = (await enqueue_many(engine, 1, queue="r"))[:1]

@@ -430,7 +430,7 @@ def test_the_command_serves_health_and_metrics_when_asked(tmp_path: Path) -> Non
         wait_until(heard(tmp_path, names.UPKEEP_STARTED), within=30)
         url = line["url"]
         health = json.loads(urllib.request.urlopen(f"{url}/health").read())
-        assert health == {"status": "ok", "chores": ["rescue", "expire", "audit", "prune", "survey"]}
+        assert health == {"status": "ok", "chores": ["rescue", "expire", "audit", "prune", "history", "survey"]}
         assert json.loads(urllib.request.urlopen(f"{url}/ready").read()) == {"status": "ready"}
         urllib.request.urlopen(f"{url}/metrics").read()
         page = urllib.request.urlopen(f"{url}/metrics").read()
