@@ -67,6 +67,9 @@ _REMEMBER = """
     SELECT 'default', {step}, to_timestamp(floor(extract(epoch FROM now()) / {step}) * {step} - n * {step}), 'q' || q,
            100, 90, 3, 1, 0, 500, 20, 4.5, array_fill(7, ARRAY[{buckets}]), array_fill(7, ARRAY[{buckets}])
     FROM generate_series(1, {number}) n, generate_series(0, {queues} - 1) q
+    UNION ALL SELECT 'default', {step}, to_timestamp(floor(extract(epoch FROM now()) / {step}) * {step} - n * {step}), '',
+           100, 90, 3, 1, 0, 500, 20, 4.5, array_fill(7, ARRAY[{buckets}]), array_fill(7, ARRAY[{buckets}])
+    FROM generate_series(1, {number}) n
 """
 
 

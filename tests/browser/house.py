@@ -15,7 +15,7 @@ from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.auditlog import NewAction
 from ropeway.core.fleet import WorkerInfo
-from ropeway.core.history import STEP, Sample, histogram, last_step
+from ropeway.core.history import ALL_QUEUES, STEP, Sample, histogram, last_step
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
 from ropeway.core.lease import Lease
@@ -156,24 +156,23 @@ async def remember(engine: Engine) -> None:
     samples = []
     for ago in range(60):
         wave = 1 + math.sin(ago / 7)
-        for queue, size in (("emails", 40.0), ("reports", 9.0)):
-            samples.append(
-                Sample(
-                    "default",
-                    queue,
-                    last - timedelta(seconds=ago * STEP),
-                    STEP,
-                    enqueued=size * (1.2 + wave),
-                    succeeded=size * (1.1 + wave * 0.9),
-                    failed=wave if queue == "emails" else 0.0,
-                    dead=1.0 if ago in (12, 31) and queue == "emails" else 0.0,
-                    waiting=round(size * wave),
-                    running=4,
-                    oldest=2.0 + 3 * wave,
-                    waits=histogram([0.04 * wave, 0.2 * wave, 0.6 * wave]),
-                    runs=histogram([0.02, 0.09, 0.4, 1.1 * wave]),
-                )
+        samples.append(
+            Sample(
+                "default",
+                ALL_QUEUES,
+                last - timedelta(seconds=ago * STEP),
+                STEP,
+                enqueued=49 * (1.2 + wave),
+                succeeded=49 * (1.1 + wave * 0.9),
+                failed=4 * wave,
+                dead=1.0 if ago in (12, 31) else 0.0,
+                waiting=round(49 * wave),
+                running=8,
+                oldest=2.0 + 3 * wave,
+                waits=histogram([0.04 * wave, 0.2 * wave, 0.6 * wave]),
+                runs=histogram([0.02, 0.09, 0.4, 1.1 * wave]),
             )
+        )
     await engine.remember(samples)
 
 

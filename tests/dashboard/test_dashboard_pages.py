@@ -14,7 +14,7 @@ from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.auditlog import NewAction
 from ropeway.core.fields import MAX_TAG_LENGTH
-from ropeway.core.history import STEP, Sample, last_step
+from ropeway.core.history import ALL_QUEUES, STEP, Sample, last_step
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
@@ -562,7 +562,8 @@ async def check_forms(person: Person, text: str) -> None:
 async def test_the_charts_get_what_was_remembered(any_store: str) -> None:
     async with house(any_store) as there:
         at = last_step(await there.engine.now())
-        await there.engine.remember([Sample("default", "mail", at, STEP, enqueued=5, waiting=7)])
+        whole = Sample("default", ALL_QUEUES, at, STEP, enqueued=5, waiting=7)
+        await there.engine.remember([whole, Sample("default", "mail", at, STEP, enqueued=2)])
         person = await there.person()
         answer = await person.get("/ui/history?range=15m")
         assert answer.status_code == 200
@@ -571,6 +572,8 @@ async def test_the_charts_get_what_was_remembered(any_store: str) -> None:
         index = told["at"].index(int(at.timestamp()))
         assert (told["enqueued"][index], told["waiting"][index]) == (20, 7)
         assert told["enqueued"][index - 1] is None
+        of_one = (await person.get("/ui/history?range=15m&queue=mail")).json()
+        assert of_one["enqueued"][index] == 8
 
 
 @pytest.mark.parametrize("asked", ["range=2y", "range=", "range=15m&queue=a%20b"])
@@ -583,7 +586,7 @@ async def test_what_there_is_no_chart_of_is_refused(local_store: str, asked: str
 async def test_another_tenant_sees_its_own_history(local_store: str) -> None:
     async with house(local_store) as there:
         at = last_step(await there.engine.now())
-        await there.engine.remember([Sample("other", "mail", at, STEP, enqueued=5)])
+        await there.engine.remember([Sample("other", ALL_QUEUES, at, STEP, enqueued=5)])
         person = await there.person()
         told = (await person.get("/ui/history")).json()
         assert set(told["enqueued"]) == {None}

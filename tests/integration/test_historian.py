@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ropeway.core.history import LONG_STEP, LOOKED, STEP, Sample, last_step, step_of
+from ropeway.core.history import ALL_QUEUES, LONG_STEP, STEP, Sample, last_step, step_of
 from ropeway.engines.protocol import Engine
 from ropeway.service.history import History
 from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some
@@ -35,7 +35,7 @@ async def to_the_next(subject: Subject, step: int, *, more: float = 0.0) -> date
 async def kept(engine: Engine, step: int = STEP) -> list[Sample]:
     """The samples of queues."""
     samples = await engine.history(step=step, since=await engine.now() - timedelta(hours=1))
-    return [sample for sample in samples if sample.queue != LOOKED]
+    return [sample for sample in samples if sample.queue != ALL_QUEUES]
 
 
 async def test_a_step_is_kept_when_it_is_over(harness: Harness) -> None:

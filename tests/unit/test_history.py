@@ -83,7 +83,7 @@ def test_what_happened_adds_up_and_what_waited_is_that_of_the_end() -> None:
 def test_a_series_has_a_point_for_each_stretch_and_none_where_nothing_is_known(name: str) -> None:
     length, point = RANGES[name]
     since = step_of(NOON - timedelta(seconds=length), point)
-    series = series_of([one(-point, succeeded=10.0, waiting=3)], name, since, NOON, "")
+    series = series_of([one(-point, succeeded=10.0, waiting=3)], name, since, NOON)
     assert len(series.at) == length // point
     assert series.at == sorted(series.at)
     assert series.succeeded[-1] == pytest.approx(10.0 * 60 / point), "a rate per minute"

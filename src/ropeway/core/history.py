@@ -22,9 +22,9 @@ KEEP_STEPS, KEEP_LONG_STEPS = 6 * 3_600, 7 * 86_400
 #: The upper bounds of a histogram's buckets in seconds; the last bucket has none.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
 
-#: The name under which a step is kept as looked at, whatever there was: without it nobody could tell a quiet time
-#: from one in which nobody looked. No queue has it.
-LOOKED = ""
+#: The name under which all queues of a tenant are kept together: what is shown of them costs the same however many
+#: they are. It is there for every step that was looked at, also a quiet one. No queue has it.
+ALL_QUEUES = ""
 
 Histogram = tuple[int, ...]
 EMPTY: Histogram = (0,) * (len(BOUNDS) + 1)
@@ -118,7 +118,8 @@ def sample_of(seen: Observed, at: datetime, *, step: int = STEP) -> Sample:
 
 
 def merged(samples: Sequence[Sample], at: datetime, step: int, *, queue: str) -> Sample:
-    """Several samples as one, of a longer step or all queues: what happened adds up, what waited is the last."""
+    """Several samples of a tenant as one, of a longer step or all queues: what happened adds up, what waited is the
+    last."""
     last = max(sample.at for sample in samples)
     ends = [sample for sample in samples if sample.at == last]
     oldest = [sample.oldest for sample in ends if sample.oldest is not None]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from ropeway.core.history import LONG_STEP, STEP, Sample, merged, percentile, step_of
+from ropeway.core.history import ALL_QUEUES, LONG_STEP, STEP, Sample, merged, percentile, step_of
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.protocol import Engine
 
@@ -41,17 +41,18 @@ class History:
         self._tenant = tenant
 
     async def series(self, range: str, *, queue: str | None = None) -> Series:
-        """Rates are per minute. `range` is one of RANGES."""
+        """Of one queue, or of all together. Rates are per minute. `range` is one of RANGES."""
         length, point = RANGES[range]
         now = await self._engine.now()
         since = step_of(now - timedelta(seconds=length), point)
         step = STEP if point < LONG_STEP else LONG_STEP
-        samples = await self._engine.history(step=step, since=since, queue=queue, tenant=self._tenant)
-        return series_of(samples, range, since, now, queue or "")
+        name = ALL_QUEUES if queue is None else queue
+        samples = await self._engine.history(step=step, since=since, queue=name, tenant=self._tenant)
+        return series_of(samples, range, since, now)
 
 
-def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datetime, queue: str) -> Series:
-    """Samples as points, those of a point added up over queues and time."""
+def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datetime) -> Series:
+    """Samples of one queue, or of all together, as points: those of a point are added up."""
     _, point = RANGES[range]
     by_point: dict[datetime, list[Sample]] = {}
     for sample in samples:
@@ -61,7 +62,7 @@ def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datet
     while moment < now:
         at.append(int(moment.timestamp()))
         here = by_point.get(moment)
-        found.append(None if here is None else merged(here, moment, point, queue=queue))
+        found.append(None if here is None else merged(here, moment, point, queue=here[0].queue))
         moment += timedelta(seconds=point)
 
     def rates(name: str) -> list[float | None]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ropeway.core.history import LONG_STEP, LOOKED, STEP, Sample, last_step, merged, sample_of, step_of
+from ropeway.core.history import ALL_QUEUES, LONG_STEP, STEP, Sample, last_step, merged, sample_of, step_of
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.limits import TICKETS
 from ropeway.core.states import State
@@ -18,7 +18,7 @@ from ropeway.engines.protocol import Engine
 INTERVAL = 5.0
 
 #: Tenants whose queues are counted for one step, beside the first one: those with the most queues that moved.
-MOST_TENANTS = 20
+MOST_TENANTS = 50
 
 
 class Historian:
@@ -47,7 +47,6 @@ class Historian:
         seen = await self._engine.observe(at, until)
         samples = {(one.tenant, one.queue): sample_of(one, at) for one in seen}
         for tenant in self._tenants(samples):
-            samples[tenant, LOOKED] = Sample(tenant, LOOKED, at, STEP)
             for stats in await self._engine.queue_stats(tenant=tenant):
                 waiting = stats.counts.get(State.QUEUED, 0)
                 running = stats.counts.get(State.RUNNING, 0)
@@ -59,6 +58,9 @@ class Historian:
                         running=running,
                         oldest=stats.oldest_age_seconds,
                     )
+            of_tenant = [sample for (owner, _), sample in samples.items() if owner == tenant]
+            nothing = Sample(tenant, ALL_QUEUES, at, STEP)
+            samples[tenant, ALL_QUEUES] = merged([*of_tenant, nothing], at, STEP, queue=ALL_QUEUES)
         await self._engine.remember(list(samples.values()))
         if step_of(until, LONG_STEP) == until:
             for tenant in {tenant for tenant, _ in samples}:

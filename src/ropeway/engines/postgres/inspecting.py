@@ -16,8 +16,11 @@ from ropeway.engines.postgres.store import PostgresStore
 #: Ended jobs that queue statistics look at, at most: beyond that the counts are capped and say so.
 ENDED_SCAN = 200_000
 
+#: How many times the cap of a count are looked at, of a queue's live jobs of all states together.
+SHARE = 2
+
 #: Jobs that one search by a filter without an index looks at, at most; it goes on from there when it is asked to.
-SEARCH = 50_000
+SEARCH = 20_000
 
 #: Pages of the event log that rates are counted in, at most: the newest 35,000 events or so. When a store writes
 #: more than that in a minute, its rates are those of a shorter time.
@@ -181,7 +184,7 @@ class PostgresInspecting(PostgresStore):
         stats = []
         for queue in sorted(names if queues is None else names & set(queues)):
             counts = dict(ended.get(queue, {}))
-            bound = cap * len(LIVE_STATES) + 1
+            bound = cap * SHARE + 1
             oldest: float | None = None
             if queue in live:
                 rows = await self._read("live_counts", tenant, queue, bound)
