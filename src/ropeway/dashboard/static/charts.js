@@ -26,6 +26,9 @@
     return value >= 100 ? Math.round(value).toLocaleString("en") : String(Math.round(value * 10) / 10);
   }
 
+  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+  const day = (at) => new Date(at * 1000).toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" });
+
   function options(chart, box) {
     const colours = style();
     const show = chart.time ? seconds : figure;
@@ -36,8 +39,8 @@
       legend: { live: true },
       cursor: { points: { size: 6 } },
       scales: { y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [axis, { ...axis, size: 62, values: (_u, marks) => marks.map(show) }],
-      series: [{}, ...chart.series.map(([, label, colour]) => ({ label, stroke: colours.getPropertyValue(colour), width: 2, spanGaps: Boolean(chart.time), points: { size: 4 }, value: (_u, value) => show(value) }))],
+      axes: [{ ...axis, values: (_u, marks, _axis, _space, step) => marks.map(step < 86400 ? clock : day) }, { ...axis, size: 62, values: (_u, marks) => marks.map(show) }],
+      series: [{ label: "at", value: (_u, at) => (at === null ? "–" : `${day(at)}, ${clock(at)}`) }, ...chart.series.map(([, label, colour]) => ({ label, stroke: colours.getPropertyValue(colour), width: 2, spanGaps: Boolean(chart.time), points: { size: 4 }, value: (_u, value) => show(value) }))],
     };
   }
 
