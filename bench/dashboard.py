@@ -64,12 +64,10 @@ _KILL = """
 #: What upkeep has kept of the last hours and days, of every queue.
 _REMEMBER = """
     INSERT INTO ropeway.history
-    SELECT 'default', {step}, to_timestamp(floor(extract(epoch FROM now()) / {step}) * {step} - n * {step}), 'q' || q,
+    SELECT 'default', {step}, to_timestamp((floor(extract(epoch FROM now()) / {step}) - n) * {step}), queue,
            100, 90, 3, 1, 0, 500, 20, 4.5, array_fill(7, ARRAY[{buckets}]), array_fill(7, ARRAY[{buckets}])
-    FROM generate_series(1, {number}) n, generate_series(0, {queues} - 1) q
-    UNION ALL SELECT 'default', {step}, to_timestamp(floor(extract(epoch FROM now()) / {step}) * {step} - n * {step}), '',
-           100, 90, 3, 1, 0, 500, 20, 4.5, array_fill(7, ARRAY[{buckets}]), array_fill(7, ARRAY[{buckets}])
-    FROM generate_series(1, {number}) n
+    FROM generate_series(1, {number}) n,
+         (SELECT 'q' || q FROM generate_series(0, {queues} - 1) q UNION ALL SELECT '') AS queues (queue)
 """
 
 

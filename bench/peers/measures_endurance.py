@@ -105,8 +105,7 @@ def _crowd(subject: Subject, crowd: int) -> dict[str, Any]:
                 for producer in producers:
                     producer.receive()
                 run.until(lambda: run.record.all_ran(0, number), work, what="not all jobs ran")
-                run.until(lambda: run.control.pending() == 0, work, every=0.02, what="not all are finished")
-                seconds = time.time() - began
+                seconds = run.until_finished(work) - began
                 used, store_used = machine_busy() - busy, run.place.cpu_seconds()
         finally:
             for producer in producers[1:]:

@@ -99,10 +99,7 @@ class Run:
                 return self.record.all_ran(first, number)
 
             self.until(all_ran, work, what=lambda: self._left(first, number))
-            self.until(
-                lambda: self.control.pending() == 0, work, every=PENDING_SECONDS, what="not all are finished"
-            )
-            ended = time.time()
+            ended = self.until_finished(work)
             cpu = work.cpu_seconds() - cpu
             written = work.written_bytes() if before is None else (self.place.written() or 0) - before
         begun = min(self.record.starts(first, number))
@@ -114,6 +111,22 @@ class Run:
             written_bytes=written,
             irregular=self.record.irregular(first, number),
         )
+
+    def until_finished(self, work: Work) -> float:
+        """Wait until the store has nothing left to do; since when, at the latest.
+
+        That is when it was asked: the answer tells of that moment, and counting may take long where cleaned-up
+        jobs still lie about.
+        """
+        asked = 0.0
+
+        def nothing_left() -> bool:
+            nonlocal asked
+            asked = time.time()
+            return self.control.pending() == 0
+
+        self.until(nothing_left, work, every=PENDING_SECONDS, what="not all are finished")
+        return asked
 
     def until(
         self,

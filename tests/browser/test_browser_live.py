@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from ropeway.core.job import NewJob
+from ropeway.core.job import NewJob, Progress
+from ropeway.core.joblog import LogLine
+from ropeway.core.outcome import Done
+from ropeway.engines.protocol import Settlement
 from tests.browser.conftest import Furnished, Tabs
-from tests.browser.house import House
+from tests.browser.house import House, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +65,39 @@ def test_a_job_is_followed_to_its_end(filled: Furnished, tabs: Tabs) -> None:
     filled.house.on_engine(lambda engine: engine.cancel([filled.ids.queued[0]]))
     expect(page.locator(".headline .state")).to_have_text("cancelled")
     expect(page.locator(".headline").get_by_role("button", name="Retry")).to_be_visible()
+
+
+#: Whether the log is scrolled to its end.
+AT_ITS_END = """() => { const log = document.querySelector(".log");
+    return log.scrollHeight > log.clientHeight && log.scrollHeight - log.scrollTop - log.clientHeight < 8; }"""
+
+
+def test_the_log_of_a_running_job_is_followed(house: House, tabs: Tabs) -> None:
+    (id,) = house.enqueue(NewJob("slow.job", queue="logged"))
+    page = watched(tabs.open(f"{house.url}/ui/jobs/{id}"))
+    (lease,) = house.on_engine(lambda engine: run_all(engine, "logged", None))
+    expect(page.locator(".headline .state")).to_have_text("running")
+    log = page.locator(".log")
+
+    def say(*words: str) -> None:
+        house.on_engine(lambda engine: engine.log([(lease, LogLine(text)) for text in words]))
+        expect(log).to_contain_text(words[-1])
+
+    say(*(f"line {number}" for number in range(200)))
+    house.on_engine(lambda engine: engine.progress([(lease, Progress(1, 2, "half way"))]))
+    expect(page.get_by_text("half way")).to_be_visible()
+    page.wait_for_function(AT_ITS_END)
+    say("one more")
+    page.wait_for_function(AT_ITS_END)
+    log.evaluate("(log) => { log.scrollTop = 0; }")
+    wait_for_updates(page, 1)
+    say("the last word")
+    wait_for_updates(page, 1)
+    assert log.evaluate("(log) => log.scrollTop") == 0, "who has scrolled away is left alone"
+    assert page.evaluate("window.updates") > 0, "the page was loaded again"
+    house.on_engine(lambda engine: engine.settle([Settlement(lease, Done(b"1"))]))
+    expect(page.locator(".headline .state")).to_have_text("succeeded")
+    expect(log).to_contain_text("the last word")
 
 
 def test_what_was_opened_stays_open_and_what_was_closed_stays_closed(filled: Furnished, tabs: Tabs) -> None:

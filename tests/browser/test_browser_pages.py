@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from ropeway.core.job import NewJob
 from tests.browser.conftest import Furnished, Tabs
 
 #: Where each page is, and its heading. Of jobs there is one page for each state.
@@ -85,24 +86,76 @@ def too_wide(page: Page) -> list[str]:
 COLOURS = "async () => (await axe.run({runOnly: ['color-contrast']})).violations"
 
 
+def unreadable(page: Page, name: str, *, whole: bool) -> dict[str, list[str]]:
+    """What is wrong with the page that is open, in light and in dark. Not `whole`: in dark only its colours are
+    looked at, all else is most likely the same."""
+    page.emulate_media(color_scheme="light")
+    light = Axe().run(page).response["violations"]
+    page.emulate_media(color_scheme="dark")
+    dark = Axe().run(page).response["violations"] if whole else page.evaluate(COLOURS)
+    found = {}
+    for look, violations in (("light", light), ("dark", dark)):
+        for wrong in violations:
+            if wrong["impact"] in ("serious", "critical"):
+                where = [f"{one['html'][:150]} {one['failureSummary'][:300]}" for one in wrong["nodes"][:3]]
+                found[f"{name} in {look}: {wrong['id']}"] = where
+    return found
+
+
 @pytest.mark.parametrize("phone", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["desk", "phone"])
 def test_everybody_can_read_it(shown_sqlite: Furnished, tabs: Tabs, phone: bool) -> None:
-    """In light and in dark: all but the colours is the same in both."""
     page = tabs.new(phone=phone)
     skipped = {"job-queued", "job-scheduled", "job-cancelled", "job-retrying"}  # they have no parts of their own
     found = {}
     for name, address in addresses(shown_sqlite).items():
-        if name in skipped:
-            continue
-        page.emulate_media(color_scheme="light")
-        page.goto(address)
-        light = Axe().run(page).response["violations"]
-        page.emulate_media(color_scheme="dark")
-        for look, violations in (("light", light), ("dark", page.evaluate(COLOURS))):
-            for wrong in violations:
-                if wrong["impact"] in ("serious", "critical"):
-                    where = [f"{one['html'][:150]} {one['failureSummary'][:300]}" for one in wrong["nodes"][:3]]
-                    found[f"{name} in {look}: {wrong['id']}"] = where
+        if name not in skipped:
+            page.goto(address)
+            found |= unreadable(page, name, whole=phone)
+    assert found == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+def test_everybody_can_read_what_comes_after_a_click(filled: Furnished, tabs: Tabs, phone: bool) -> None:
+    """The pages that ask, those that refuse, what is opened, and events as they run by."""
+    tabs.allowed += ["404", "422"]
+    page = tabs.new(phone=phone)
+    found = {}
+
+    page.goto(f"{filled.url}/ui/jobs/{filled.ids.queued[0]}")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel this job?")
+    found |= unreadable(page, "cancel a job", whole=True)
+
+    page.goto(f"{filled.url}/ui/jobs?queue=images")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_text("More", exact=True).click()
+    found |= unreadable(page, "what can be chosen", whole=True)
+    page.get_by_role("button", name="Cancel all found").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 4 jobs?")
+    found |= unreadable(page, "cancel all found", whole=True)
+
+    page.goto(f"{filled.url}/ui/jobs?queue=images")
+    page.locator("[data-pick]").first.check()
+    page.locator(".under").get_by_role("button", name="Retry …", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Retry 1 job?")
+    found |= unreadable(page, "retry the picked", whole=True)
+
+    page.goto(f"{filled.url}/ui/dead")
+    page.locator("tr[id^=group-]").first.get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 3 dead jobs?")
+    found |= unreadable(page, "replay a group", whole=True)
+
+    page.goto(f"{filled.url}/ui/jobs?columns=nonsense")
+    expect(page.get_by_role("alert")).to_contain_text("there is no column")
+    found |= unreadable(page, "refused", whole=True)
+
+    page.goto(f"{filled.url}/ui/events")
+    expect(page.locator("[data-pulse]")).to_have_text("live")
+    (id,) = filled.house.enqueue(NewJob("event.job", queue="quiet", delay=600))
+    filled.house.on_engine(lambda engine: engine.cancel([id]))
+    expect(page.locator("tr[id^=event-]")).to_have_count(2)
+    found |= unreadable(page, "events", whole=True)
     assert found == {}
 
 

@@ -161,6 +161,12 @@ class Person:
         address, fields = found[0]
         return await self.post(urljoin(response_to, address), [*fields, *more.items()], mark=None)
 
+    async def confirm(self, asking: httpx.Response) -> httpx.Response:
+        """Say yes on a page that asks: send its one form as it stands there."""
+        assert asking.status_code == 200, asking.text
+        ((action, fields),) = page(asking).posts()
+        return await self.post(urljoin(str(asking.url), action), fields, mark=None)
+
     async def follow(self, response: httpx.Response) -> Page:
         """The page that a redirect leads to: by an address that is relative to the one that was asked."""
         assert response.status_code == 303, response.text

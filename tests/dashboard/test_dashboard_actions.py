@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlencode, urljoin
 from uuid import UUID, uuid4
 
@@ -12,8 +13,8 @@ from ropeway.core.access import NewTenant, Scope
 from ropeway.core.job import NewJob
 from ropeway.core.query import MAX_PAGE
 from ropeway.core.states import State
-from ropeway.dashboard.acting import MOST_PICKED
 from ropeway.dashboard.asking import MAX_FORM_BYTES
+from ropeway.dashboard.many import MOST_PICKED
 from ropeway.engines.protocol import Engine
 from ropeway.service.dead import DeadJobs
 from tests.dashboard.dashboard_kit import (
@@ -119,7 +120,7 @@ async def test_a_job_is_cancelled_and_retried(any_store: str) -> None:
         id = await enqueued(there.engine)
         person = await there.person()
         path = f"/ui/jobs/{id}"
-        shown = await person.follow(await person.press(path, "/cancel"))
+        shown = await person.follow(await person.confirm(await person.press(path, "/cancel")))
         await told_once(person, shown, "The job is cancelled.", path)
         assert "heartbeat" not in shown.text
         assert await state_of(there.engine, id) is State.CANCELLED
@@ -131,12 +132,31 @@ async def test_a_job_is_cancelled_and_retried(any_store: str) -> None:
         assert await noted(there.engine) == expected
 
 
+async def test_a_job_is_not_cancelled_before_somebody_has_said_yes(local_store: str) -> None:
+    """By the server, not by a script: whoever is faster than the script is asked too."""
+    async with house(local_store) as there:
+        id = await enqueued(there.engine, "mail.send", queue="mails")
+        person = await there.person()
+        response = await person.press(f"/ui/jobs/{id}", "/cancel")
+        assert response.status_code == 200
+        asking = page(response)
+        for words in ("Cancel this job?", "mail.send", str(id), "in the queue mails, queued"):
+            assert words in asking.text
+        back = [given["href"] for given in asking.all("a") if given["href"].endswith(f"ui/jobs/{id}")]
+        assert back, "a no leads back"
+        assert await state_of(there.engine, id) is State.QUEUED
+        assert await noted(there.engine) == []
+        for other in ({}, {"confirmed": "no"}, {"confirmed": ""}):
+            await person.post(f"/ui/jobs/{id}/cancel", other)
+        assert await state_of(there.engine, id) is State.QUEUED
+
+
 async def test_the_end_of_a_running_job_is_told_as_it_is(memory_store: str) -> None:
     async with house(memory_store) as there:
         id = await enqueued(there.engine)
         await leased(there.engine)
         person = await there.person()
-        shown = await person.follow(await person.press(f"/ui/jobs/{id}", "/cancel"))
+        shown = await person.follow(await person.confirm(await person.press(f"/ui/jobs/{id}", "/cancel")))
         assert "Its worker learns it at its next heartbeat." in shown.text
 
 
@@ -188,15 +208,18 @@ async def test_what_cannot_be_done_is_told_and_not_noted(local_store: str) -> No
 # ── Many jobs ──
 
 
-async def test_the_picked_jobs_are_cancelled_and_the_others_left(any_store: str) -> None:
+async def test_the_picked_jobs_are_cancelled_after_a_second_yes_and_the_others_left(any_store: str) -> None:
     async with house(any_store) as there:
         ids = [answer.id for answer in await there.engine.enqueue([NewJob("work")] * 4)]
         person = await there.person()
         await there.engine.cancel([ids[1]])
         picked = [("id", str(id)) for id in ids[:3]]
-        response = await person.post(
-            "/ui/jobs/bulk", [*picked, ("verb", "cancel"), ("back", "ui/jobs?queue=default")]
+        first = await person.post(
+            "/ui/jobs/bulk", [*picked, ("verb", "cancel"), ("what", "picked"), ("back", "ui/jobs?queue=default")]
         )
+        assert "Cancel 3 jobs?" in page(first).text
+        assert await state_of(there.engine, ids[0]) is State.QUEUED, "nothing is done before it is confirmed"
+        response = await person.confirm(first)
         shown = await person.follow(response)
         assert str(response.url.join(response.headers["location"])).endswith("/ui/jobs?queue=default")
         await told_once(person, shown, "2 jobs cancelled; the state of 1 did not allow it.", "/ui/jobs")
@@ -206,9 +229,30 @@ async def test_the_picked_jobs_are_cancelled_and_the_others_left(any_store: str)
             (who, "job.cancel", str(ids[0])),
             (who, "job.cancel", str(ids[2])),
         }
-        again = await person.post("/ui/jobs/bulk", [*picked, ("verb", "retry")])
+        again = await person.confirm(await person.post("/ui/jobs/bulk", [*picked, ("verb", "retry")]))
         assert "3 jobs run again." in (await person.follow(again)).text
         assert await states(there.engine, ids) == [State.QUEUED] * 4
+
+
+async def test_a_job_that_was_picked_twice_counts_once(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        id = await enqueued(there.engine)
+        asked = await (await there.person()).post("/ui/jobs/bulk", [("id", str(id))] * 2 + [("verb", "cancel")])
+        assert "Cancel 1 job?" in page(asked).text
+
+
+@pytest.mark.parametrize("path", ["/ui/jobs/bulk", "/ui/dead/replay"])
+async def test_no_pick_is_not_all_there_are(memory_store: str, path: str) -> None:
+    """Without the script the buttons for what was picked can be pressed when nothing was."""
+    async with house(memory_store) as there:
+        id, corpse = await enqueued(there.engine, queue="other"), await dead(there.engine)
+        person = await there.person()
+        for confirmed in ("", "yes"):
+            fields = {"verb": "cancel", "what": "picked", "confirmed": confirmed}
+            response = await person.post(path, fields)
+            assert response.status_code == 422
+            assert "nothing was picked" in page(response).text
+        assert await states(there.engine, [id, corpse]) == [State.QUEUED, State.DEAD]
 
 
 async def test_no_more_jobs_can_be_picked_than_a_page_could_show(memory_store: str) -> None:
@@ -353,6 +397,77 @@ async def test_several_groups_and_those_of_one_queue_are_replayed(local_store: s
         assert (await noted(there.engine))[0][1:] == ("dlq.retry", "all of mails", 1)
 
 
+async def test_one_dead_job_is_replayed_after_a_second_yes(any_store: str) -> None:
+    async with house(any_store) as there:
+        ids = [await dead(there.engine, "the disk is full") for _ in range(3)]
+        person = await there.person()
+        path = "/ui/dead?queue=default"
+        forms = [form for form in (await person.see(path)).posts() if ("id", str(ids[1])) in form[1]]
+        ((action, fields),) = forms
+        response = await person.post(urljoin(path, action), fields, mark=None)
+        assert "Replay 1 dead job?" in page(response).text
+        assert await states(there.engine, ids) == [State.DEAD] * 3
+        response = await person.confirm(response)
+        assert "queue=default" in response.headers["location"]
+        await told_once(person, await person.follow(response), "1 job run again.", path)
+        assert await states(there.engine, ids) == [State.DEAD, State.QUEUED, State.DEAD]
+        assert await noted(there.engine) == [(f"a test ({person.key_id})", "dlq.retry", str(ids[1]), None)]
+
+
+async def test_picked_dead_jobs_are_replayed_after_a_second_yes(local_store: str) -> None:
+    async with house(local_store) as there:
+        ids = [await dead(there.engine, f"{word} is broken") for word in ("one", "two", "three")]
+        person = await there.person()
+        boxes = [given for given in (await person.see("/ui/dead")).all("input") if given.get("name") == "id"]
+        assert {given["value"] for given in boxes if given.get("form") == "replay-jobs"} == set(map(str, ids))
+        picked = [("id", str(id)) for id in ids[:2]]
+        first = await person.post("/ui/dead/replay", [*picked, ("what", "picked")])
+        assert "Replay 2 dead jobs?" in page(first).text
+        # One is replayed by somebody else before the yes.
+        await DeadJobs(there.engine).retry([ids[0]])
+        shown = await person.follow(await person.confirm(first))
+        await told_once(person, shown, "1 job run again; the state of 1 did not allow it.", "/ui/dead")
+        assert await states(there.engine, ids) == [State.QUEUED, State.QUEUED, State.DEAD]
+        assert [one[1:] for one in await noted(there.engine)] == [("dlq.retry", str(ids[1]), None)]
+        again = page(await person.post("/ui/dead/replay", picked))
+        assert "Replay 0 dead jobs?" in again.text
+        assert "2 jobs of those picked cannot be replayed any more." in again.text
+        assert again.posts() == []
+
+
+async def test_the_dead_jobs_of_one_group_are_shown_alone(local_store: str) -> None:
+    async with house(local_store) as there:
+        full = [await dead(there.engine, "the disk is full") for _ in range(2)]
+        lost = await dead(there.engine, "the line was lost", error="OSError")
+        person = await there.person()
+        groups = (await DeadJobs(there.engine).groups()).groups
+        shown = await person.see("/ui/dead")
+        links = [given["href"] for given in shown.all("a") if f"group={groups[0].fingerprint}" in given["href"]]
+        assert len(links) == 1
+
+        def rows(shown: Page) -> set[str]:
+            ids = {given.get("id", "") for given in shown.all("tr")}
+            return {id.removeprefix("job-") for id in ids if id.startswith("job-")}
+
+        assert rows(shown) == {*map(str, full), str(lost)}
+        alone = await person.see(urljoin("/ui/dead", links[0]))
+        assert rows(alone) == set(map(str, full))
+        assert "The newest jobs of this group" in alone.text
+        none = await person.see("/ui/dead?group=0123456789abcdef")
+        assert rows(none) == set()
+        assert "None of the newest 3 dead jobs is of that group." in none.text
+        assert (await person.get("/ui/dead?group=nonsense")).status_code == 422
+
+
+async def test_jobs_and_groups_are_not_replayed_in_one_go(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        id = await dead(there.engine)
+        (group,) = (await DeadJobs(there.engine).groups()).groups
+        fields = {"id": str(id), "fingerprint": group.fingerprint, "confirmed": "yes"}
+        assert (await (await there.person()).post("/ui/dead/replay", fields)).status_code == 422
+        assert await state_of(there.engine, id) is State.DEAD
+
+
 async def test_a_group_that_is_none_is_refused_before_anything_is_done(memory_store: str) -> None:
     """What was done to the groups before it would be in no log."""
     async with house(memory_store) as there:
@@ -402,10 +517,12 @@ async def everything(there: House) -> list[tuple[str, list[tuple[str, str]]]]:
         ("/ui/queues/queued/resume", []),
         (f"/ui/jobs/{ids[State.DEAD]}/retry", []),
         (f"/ui/jobs/{ids[State.QUEUED]}/cancel", []),
+        (f"/ui/jobs/{ids[State.QUEUED]}/cancel", [("confirmed", "yes")]),
         (f"/ui/jobs/{ids[State.SCHEDULED]}/reschedule", [("delay", "0")]),
-        ("/ui/jobs/bulk", [("verb", "cancel"), ("id", str(ids[State.QUEUED]))]),
+        ("/ui/jobs/bulk", [("verb", "cancel"), ("id", str(ids[State.QUEUED])), ("confirmed", "yes")]),
         ("/ui/jobs/bulk", [("verb", "cancel"), ("confirmed", "yes")]),
         ("/ui/dead/replay", [("confirmed", "yes")]),
+        ("/ui/dead/replay", [("id", str(ids[State.DEAD])), ("confirmed", "yes")]),
         ("/ui/schedules/nightly/pause", []),
         ("/ui/schedules/nightly/run", []),
     ]
@@ -446,7 +563,8 @@ async def test_whoever_may_only_look_finds_no_buttons_and_cannot_act(local_store
             assert [form for form in shown.posts() if form[1]] == [], path
             names = {given.get("name") for given in shown.all("input")}
             assert "read-only" in shown.text
-            assert not {given.get("form") for given in shown.all("button")} & {"picked", "replay"}, path
+            forms_of_buttons = {given.get("form") for given in shown.all("button")}
+            assert not forms_of_buttons & {"picked", "replay-groups", "replay-jobs"}, path
             assert "fingerprint" not in names
         # The mark is in the form that signs out: the scope alone must stop it.
         mark = (await reader.see("/")).mark
@@ -490,7 +608,8 @@ async def test_another_tenants_jobs_are_neither_seen_nor_changed(local_store: st
         assert (await person.get(f"/ui/jobs/{theirs.id}")).status_code == 404
         assert (await person.post(f"/ui/jobs/{theirs.id}/cancel")).status_code == 404
         await person.post("/ui/jobs/bulk", {"verb": "cancel", "confirmed": "yes"})
-        await person.post("/ui/jobs/bulk", {"verb": "cancel", "id": str(theirs.id)})
+        await person.post("/ui/jobs/bulk", {"verb": "cancel", "id": str(theirs.id), "confirmed": "yes"})
+        await person.post(f"/ui/jobs/{theirs.id}/cancel", {"confirmed": "yes"})
         (job,) = await there.engine.get([theirs.id], tenant="other")
         assert job is not None
         assert job.state is State.QUEUED
@@ -544,6 +663,27 @@ async def test_a_form_that_is_too_large_or_broken_is_refused(memory_store: str) 
             "/ui/queues/default/pause", content=mark.encode() + b"a=\xff", headers={"content-type": FORM}
         )
         assert response.status_code == 400
+        assert not await paused(there.engine, "default")
+
+
+async def test_a_form_that_does_not_come_to_its_end_is_refused(
+    memory_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropeway.dashboard.asking.FORM_SECONDS", 0.05)
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        mark = await person.mark()
+
+        async def trickle() -> AsyncIterator[bytes]:
+            yield f"mark={mark}&".encode()
+            await asyncio.Event().wait()
+
+        response = await person.http.post(
+            "/ui/queues/default/pause", content=trickle(), headers={"content-type": FORM}
+        )
+        assert response.status_code == 408
+        assert "did not come to its end in time" in page(response).text
         assert not await paused(there.engine, "default")
 
 

@@ -12,6 +12,7 @@ from ropeway.core.access import Scope
 from ropeway.dashboard.sessions import COOKIE, LINK_SECONDS, SESSION_SECONDS
 from ropeway.engines.memory import MemoryEngine
 from ropeway.runtime.clock import ManualClock
+from ropeway.service import sessions
 from ropeway.service.access import FIRST_ID, Principal
 from ropeway.service.keys import Keys
 from tests.api.routes_kit import until
@@ -178,7 +179,8 @@ async def test_a_session_of_another_store_is_none(memory_store: str) -> None:
         assert (await with_cookie(there, cookie).get("/")).status_code == 303
 
 
-async def test_a_session_ends_after_half_a_day() -> None:
+async def test_a_session_ends_after_half_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.0)
     clock = ManualClock()
     async with house("memory://", engine=MemoryEngine(clock=clock)) as there:
         cookie = (await there.person()).http.cookies[COOKIE]
@@ -211,6 +213,31 @@ async def test_whoever_signs_out_is_outside(local_store: str) -> None:
         assert response.headers["location"] == "../ui/login"
         assert COOKIE not in person.http.cookies
         assert (await person.get("/")).status_code == 303
+
+
+async def test_a_session_that_was_signed_out_is_over_for_whoever_kept_its_cookie(any_store: str) -> None:
+    async with house(any_store) as there:
+        person, other = await there.person(), await there.person()
+        cookie = person.http.cookies[COOKIE]
+        assert (await with_cookie(there, cookie).get("/")).status_code == 200
+        await person.post("/ui/logout")
+        for path in EVERYWHERE:
+            response = await with_cookie(there, cookie).get(path)
+            assert response.status_code == 303, path
+            assert response.headers["location"].endswith("ui/login")
+        await other.see("/")
+
+
+async def test_a_session_that_was_signed_out_is_over_at_the_other_servers_of_the_store(
+    sqlite_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.0)
+    async with house(sqlite_store) as here, house(sqlite_store) as there:
+        person = await here.person()
+        cookie = person.http.cookies[COOKIE]
+        assert (await with_cookie(there, cookie).get("/")).status_code == 200
+        await person.post("/ui/logout")
+        assert (await with_cookie(there, cookie).get("/")).status_code == 303
 
 
 # ── By a link ──

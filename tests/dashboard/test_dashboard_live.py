@@ -8,17 +8,20 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from ropeway.asgi import Server
 from ropeway.core.access import Scope
-from ropeway.core.errors import EngineError, PositionExpired, Unavailable
+from ropeway.core.errors import EngineError, NotFound, PositionExpired, Unavailable
 from ropeway.core.events import EventPage
+from ropeway.core.states import State
 from ropeway.dashboard import live, ticking
 from ropeway.dashboard.live import Live
 from ropeway.engines.memory import MemoryEngine
+from ropeway.service import sessions
 from ropeway.service.keys import Keys
 from ropeway.settings import Settings
 from tests.api.routes_kit import Frames, until
@@ -27,7 +30,18 @@ from tests.dashboard.dashboard_kit import PAGES, enqueued, house, page
 TENANT = "default"
 
 #: The calls that are counted, and that fail while the store is away.
-WATCHED = ("queue_stats", "workers", "now", "tail", "tail_position", "find", "find_key", "actions", "schedules")
+WATCHED = (
+    "queue_stats",
+    "workers",
+    "now",
+    "tail",
+    "tail_position",
+    "find",
+    "find_key",
+    "actions",
+    "schedules",
+    "log_of",
+)
 
 
 class Watched(MemoryEngine):
@@ -183,6 +197,86 @@ async def test_a_log_that_was_pruned_is_read_from_its_end(monkeypatch: pytest.Mo
         assert [event.job_id for event in await watched.events(TENANT)] == [id]
 
 
+# ── One job ──
+
+
+async def test_many_who_look_at_one_job_cause_one_look() -> None:
+    async with looking(every=60.0) as (engine, watched):
+        id, other = await enqueued(engine), await enqueued(engine)
+        seen = await asyncio.gather(*(watched.job(TENANT, id) for _ in range(200)), watched.job(TENANT, other))
+        assert len({look.detail.job.id for look in seen}) == 2
+        assert engine.asked["log_of"] == 2, "one for each job"
+        await watched.job(TENANT, id)
+        assert engine.asked["log_of"] == 2, "until the next look at its tenant"
+        await engine.cancel([id])
+        await watched.refresh(TENANT)
+        assert (await watched.job(TENANT, id)).detail.job.state is State.CANCELLED
+        assert engine.asked["log_of"] == 3
+
+
+async def test_many_pages_of_one_job_cause_one_look_per_second() -> None:
+    engine = Watched()
+    async with house("memory://", engine=engine) as there:
+        people = [await there.person() for _ in range(5)]
+        id = await enqueued(engine)
+        engine.asked.clear()
+        began = time.monotonic()
+        await asyncio.gather(*(person.see(f"/ui/jobs/{id}") for person in people for _ in range(5)))
+        took = time.monotonic() - began
+        assert 1 <= engine.asked["log_of"] <= 2 + int(took / live.EVERY), took
+
+
+async def test_a_job_that_is_not_there_is_told_to_all_and_looked_for_again() -> None:
+    async with looking(every=60.0) as (engine, watched):
+        seen = await asyncio.gather(*(watched.job(TENANT, uuid4()) for _ in range(2)), return_exceptions=True)
+        assert [type(one) for one in seen] == [NotFound, NotFound]
+        id = await enqueued(engine)
+        with pytest.raises(NotFound):
+            await watched.job("other", id)
+
+
+async def test_whoever_goes_away_does_not_take_the_answer_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with looking(every=60.0) as (engine, watched):
+        id = await enqueued(engine)
+        await watched.overview(TENANT)
+        asked, answer = asyncio.Event(), asyncio.Event()
+        events_of = engine.events_of
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            asked.set()
+            await answer.wait()
+            return await events_of(*arguments, **options)
+
+        monkeypatch.setattr(engine, "events_of", slow)
+        first = asyncio.create_task(watched.job(TENANT, id))
+        await asked.wait()
+        second = asyncio.create_task(watched.job(TENANT, id))
+        first.cancel()
+        await asyncio.wait([first])
+        answer.set()
+        assert (await second).detail.job.id == id
+
+
+async def test_a_look_at_a_job_that_is_under_way_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looking(every=60.0) as (engine, watched):
+        id = await enqueued(engine)
+        await watched.overview(TENANT)
+        asked = asyncio.Event()
+
+        async def never(*_: Any, **__: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(engine, "events_of", never)
+        waiting = asyncio.create_task(watched.job(TENANT, id))
+        await asked.wait()
+        await watched.close()
+        await asyncio.wait([waiting], timeout=5)
+        assert waiting.cancelled()
+
+
 # ── The stream ──
 
 
@@ -248,6 +342,20 @@ async def test_a_stream_ends_when_its_key_is_revoked() -> None:
             await frames.rest()
 
 
+async def test_a_stream_ends_when_its_session_is_signed_out() -> None:
+    async with (
+        MemoryEngine() as engine,
+        served(engine) as (_, http, _),
+        http.stream("GET", "/ui/live") as stream,
+    ):
+        frames = Frames(stream)
+        await frames.next_event()
+        mark = page(await http.get("/")).mark
+        assert (await http.post("/ui/logout", data={"mark": mark})).status_code == 303
+        async with asyncio.timeout(5):
+            await frames.rest()
+
+
 async def test_a_stream_ends_when_the_store_goes_away() -> None:
     async with Watched() as engine, served(engine) as (_, http, _), http.stream("GET", "/ui/live") as stream:
         frames = Frames(stream)
@@ -275,7 +383,9 @@ async def test_beyond_so_many_streams_pages_are_told_to_ask(monkeypatch: pytest.
 # ── The store is away ──
 
 
-async def test_a_store_that_is_away_is_told_and_comes_back() -> None:
+async def test_a_store_that_is_away_is_told_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise what was looked up just before is still good for a moment.
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.0)
     engine = Watched()
     async with house("memory://", engine=engine) as there:
         person = await there.person()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from html.parser import HTMLParser
 from urllib.parse import quote, urlencode, urljoin
 from uuid import UUID, uuid4
@@ -20,7 +21,10 @@ from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
 from ropeway.core.payload import JobError
 from ropeway.core.states import State
+from ropeway.dashboard.asking import FILTERS
+from ropeway.dashboard.columns import COLUMNS, USUAL
 from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.postgres import inspecting
 from ropeway.engines.protocol import Engine
 from ropeway.settings import Settings
 from tests.dashboard.dashboard_kit import (
@@ -233,6 +237,107 @@ async def test_a_job_found_by_its_id_is_not_offered_as_all_that_were_found(memor
         assert "all found" not in (await person.see(f"/ui/jobs?id={id}")).text
 
 
+# ── The columns of the list ──
+
+
+def headings(shown: Page) -> list[str]:
+    """What stands above the columns of the list, without the boxes and the id."""
+    labels = "|".join(map(re.escape, COLUMNS.values()))
+    # The boxes that choose them come first; below the table's head comes the first job.
+    head = shown.text.partition("Clear")[2].partition(" Id ")[2]
+    found = re.match(rf"(?:(?:{labels}) ?)*", head)
+    assert found is not None
+    return re.findall(labels, found[0])
+
+
+def checked(shown: Page) -> list[str]:
+    boxes = [given for given in shown.all("input") if given.get("name") == "columns"]
+    return [given["value"] for given in boxes if "checked" in given]
+
+
+async def test_the_usual_columns_are_shown_to_those_who_do_not_choose(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(there.engine)
+        person = await there.person()
+        for path in (
+            "/ui/jobs",
+            "/ui/jobs?columns=",
+            "/ui/jobs?columns=,%20,",
+            f"/ui/jobs?columns={','.join(USUAL)}",
+        ):
+            shown = await person.see(path)
+            assert headings(shown) == [COLUMNS[name] for name in USUAL], path
+            assert checked(shown) == list(USUAL)
+
+
+@pytest.mark.parametrize(
+    "query", ["columns=worker,status", "columns=status&columns=worker", "columns=worker&columns=status,worker"]
+)
+async def test_the_chosen_columns_are_shown_in_their_order(any_store: str, query: str) -> None:
+    """As boxes send them, and as the links write them."""
+    async with house(any_store) as there:
+        await enqueued(there.engine, "alpha.beta")
+        await leased(there.engine, worker="the-worker")
+        shown = await (await there.person()).see(f"/ui/jobs?{query}")
+        assert headings(shown) == ["State", "Worker"]
+        assert checked(shown) == ["status", "worker"]
+        assert "the-worker" in shown.text
+        assert "alpha.beta" not in shown.text
+
+
+async def test_every_column_shows_what_it_is_called_for(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await enqueued(
+            there.engine, "alpha.beta", queue="mails", priority=3, tags=("red",), idempotency_key="order 7"
+        )
+        taken = await leased(there.engine, "mails")
+        error = JobError("FuelError", "the tank is empty")
+        await settled(there.engine, taken, Failed(error, retry_after=600.0))
+        shown = await (await there.person()).see(f"/ui/jobs?columns={','.join(COLUMNS)}")
+        assert headings(shown) == list(COLUMNS.values())
+        for words in (
+            "alpha.beta",
+            "mails",
+            "retrying",
+            " 3 ",
+            "1 / 5",
+            "red",
+            "order 7",
+            "FuelError: the tank is empty",
+        ):
+            assert words in shown.text, words
+        assert len(shown.all("td")) == len(COLUMNS) + 2, "a cell for each, the box and the id"
+
+
+async def test_the_columns_are_kept_from_page_to_page(memory_store: str) -> None:
+    async with house(memory_store) as there:
+        await there.engine.enqueue([NewJob("work", queue="many") for _ in range(120)])
+        person = await there.person()
+        path = "/ui/jobs?queue=many&columns=type&columns=priority"
+        for _ in range(2):
+            shown = await person.see(path)
+            (older,) = [given["href"] for given in shown.all("a") if given.get("rel") == "next"]
+            path = urljoin(path, older)
+        shown = await person.see(path)
+        assert headings(shown) == ["Type", "Priority"]
+        newest = [given["href"] for given in shown.all("a") if given["href"].endswith("columns=type%2Cpriority")]
+        assert len(newest) == 2, "back to the newest, and without the filter"
+        (form,) = [fields for action, fields in shown.posts() if ("verb", "cancel") in fields]
+        assert ("back", "ui/jobs?queue=many&columns=type%2Cpriority") in form
+        asking = page(await person.post("/ui/jobs/bulk", form, mark=None))
+        assert [given for given in asking.all("a") if given["href"].endswith("queue=many&columns=type%2Cpriority")]
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "type,nonsense", "Type", "id", "type;queue"])
+async def test_a_column_that_there_is_not_is_refused(memory_store: str, asked: str) -> None:
+    async with house(memory_store) as there:
+        response = await (await there.person()).get(f"/ui/jobs?{urlencode({'columns': asked})}")
+        assert response.status_code == 422
+        shown = page(response)
+        assert "there is no column" in shown.text
+        assert "some of type, queue, status" in shown.text
+
+
 # ── One job ──
 
 
@@ -267,6 +372,38 @@ async def test_a_job_that_runs_shows_how_far_it_is(any_store: str) -> None:
         shown = await (await there.person()).see(f"/ui/jobs/{id}")
         for words in ("half way up", "1234567 of 2000000", "What it does", "the worker"):
             assert words in shown.text
+
+
+def updates(shown: Page) -> str | None:
+    """What the part of a page that keeps itself true waits for."""
+    (part,) = [given for given in shown.all("div") if given.get("id") == "live"]
+    return part.get("hx-trigger")
+
+
+async def test_the_log_of_a_job_is_followed_while_it_runs(any_store: str) -> None:
+    async with house(any_store) as there:
+        id = await enqueued(there.engine)
+        person = await there.person()
+        path = f"/ui/jobs/{id}"
+        assert updates(await person.see(path)) == "ropeway:slow from:body"
+        taken = await leased(there.engine)
+        await there.server.dashboard._live.refresh("default")
+        shown = await person.see(path)
+        assert updates(shown) == "ropeway:tick from:body", "with every look, not with every third"
+        assert "adding up" not in shown.text
+        await there.engine.log([(taken.lease, LogLine("adding up"))])
+        await there.engine.progress([(taken.lease, Progress(1.0, 2.0, "half way"))])
+        await there.server.dashboard._live.refresh("default")
+        shown = await person.see(path)
+        assert "info adding up" in shown.text
+        assert "half way" in shown.text
+        (log,) = [given for given in shown.all("pre") if given.get("class") == "log"]
+        assert (log["role"], "data-follow" in log) == ("log", True)
+        await settled(there.engine, taken, Done(b"1"))
+        await there.server.dashboard._live.refresh("default")
+        shown = await person.see(path)
+        assert updates(shown) is None, "nothing more comes"
+        assert not [given for given in shown.all("pre") if "data-follow" in given]
 
 
 async def test_a_job_that_does_not_run_shows_why(local_store: str) -> None:
@@ -307,6 +444,31 @@ async def test_what_is_not_there_is_a_page_too(memory_store: str, path: str, sta
         response = await (await there.person()).get(path)
         assert response.status_code == status, response.text
         check_harmless(page(response))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/", "GET, HEAD"),
+        ("DELETE", "/ui/jobs", "GET, HEAD"),
+        ("GET", "/ui/logout", "POST"),
+        ("PUT", "/ui/login", "GET, HEAD, POST"),
+        ("OPTIONS", "/ui/dead/replay", "POST"),
+        ("PATCH", "/ui/jobs/bulk", "GET, HEAD, POST"),
+        ("POST", "/ui/live", "GET, HEAD"),
+        ("POST", "/static/ropeway.css", "GET, HEAD"),
+        ("DELETE", "/favicon.ico", "GET, HEAD"),
+    ],
+)
+async def test_an_address_that_is_for_other_methods_names_them(
+    memory_store: str, method: str, path: str, allowed: str
+) -> None:
+    async with house(memory_store) as there:
+        response = await there.stranger().http.request(method, path)
+        assert response.status_code == 405
+        assert response.headers["allow"] == allowed
+        assert "this address is not for that" in page(response).text
+        assert "allow" not in (await there.stranger().get("/ui/nope")).headers
 
 
 async def test_what_breaks_inside_is_a_page_without_the_reason(
@@ -410,6 +572,8 @@ async def test_all_addresses_are_relative_and_stay_below_any_prefix(memory_store
             assert leads_out(page(await person.get(path)), path) == [], path
         confirm = page(await person.post("/ui/jobs/bulk", {"verb": "cancel"}))
         assert leads_out(confirm, "/ui/jobs/bulk") == []
+        cancel = f"/ui/jobs/{made[State.QUEUED]}/cancel"
+        assert leads_out(page(await person.post(cancel)), cancel) == []
         replay = page(await person.post("/ui/dead/replay"))
         assert leads_out(replay, "/ui/dead/replay") == []
         login = page(await there.stranger().get("/ui/login"))
@@ -525,10 +689,12 @@ async def test_hostile_text_is_shown_as_text(memory_store: str, kind: str) -> No
         await seen("/ui/workers", worker)
         await seen("/ui/audit", f"actor {text}", f"did {text}", f"target {text}")
         await seen("/", f"key {text}"[:100])
-        for name in ("queue", "type", "status", "key", "tag", "error", "worker", "reason", "after", "id", "from"):
+        for name in (*FILTERS, "id", "from", "columns"):
             await seen(f"/ui/jobs?{urlencode({name: text})}")
         await seen(f"/ui/events?{urlencode({'queue': text, 'type': text, 'event': text})}")
         await seen(f"/ui/dead?{urlencode({'queue': text})}")
+        await seen(f"/ui/dead?{urlencode({'group': text})}")
+        await seen(f"/ui/jobs?columns={','.join(COLUMNS)}", worker, f"tag {text}"[:MAX_TAG_LENGTH])
         await seen(f"/ui/{quote(text, safe='')}")
         await check_forms(person, text)
 
@@ -540,6 +706,7 @@ async def check_forms(person: Person, text: str) -> None:
         ("/ui/jobs/bulk", {"verb": "cancel", "error": text, "back": text}),
         ("/ui/jobs/bulk", {"verb": text}),
         ("/ui/jobs/bulk", {"verb": "cancel", "queue": text}),
+        ("/ui/jobs/bulk", {"verb": "cancel", "id": "01234567-89ab-7000-8000-0123456789ab", "back": text}),
         ("/ui/dead/replay", {"queue": text}),
         ("/ui/dead/replay", {"fingerprint": text}),
         (f"/ui/queues/default/{verb}", {}),
@@ -590,3 +757,21 @@ async def test_another_tenant_sees_its_own_history(local_store: str) -> None:
         person = await there.person()
         told = (await person.get("/ui/history")).json()
         assert set(told["enqueued"]) == {None}
+
+
+async def test_a_search_that_stopped_can_go_on(postgres_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "SEARCH", 10)
+    async with house(postgres_store) as there:
+        rare = await enqueued(there.engine, "rare")
+        await there.engine.enqueue([NewJob("common") for _ in range(30)])
+        person = await there.person()
+        shown = await person.see("/ui/jobs?type=rare")
+        assert jobs_on(shown) == []
+        assert "No job is like that so far" in shown.text
+        assert "Looked at all jobs made since" in shown.text
+        (on,) = [given["href"] for given in shown.all("a") if given.get("rel") == "next"]
+        found = await person.see(urljoin("http://test/ui/jobs", on).removeprefix("http://test"))
+        assert jobs_on(found) == [str(rare)]
+        assert "Looked at all jobs" not in found.text
+        common = await person.see("/ui/jobs?type=common")
+        assert len(jobs_on(common)) == 10, "what was found on the way is shown"

@@ -89,7 +89,7 @@ def test_a_queue_without_due_jobs_needs_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "words"), [(61.0, "61 s"), (600.0, "10 min"), (7_300.0, "2 h"), (200_000.0, "2 d")]
+    ("age", "words"), [(61.0, "1 min 1 s"), (600.0, "10 min"), (7_300.0, "2 h 1 min"), (200_000.0, "2 d 7 h")]
 )
 def test_a_queue_whose_jobs_wait_long_is_told(age: float, words: str) -> None:
     (concern,) = found(queue(queued=1, oldest_age_seconds=age), worker())

@@ -65,6 +65,23 @@ async def test_the_dead_are_put_together_by_what_killed_them() -> None:
         assert (await DeadJobs(engine, tenant="other").groups()).groups == []
 
 
+async def test_the_newest_of_the_dead_come_with_their_groups() -> None:
+    async with counting() as (engine, time):
+        (old,) = await die_of(engine, "ValueError", "no user 1")
+        time.advance(10)
+        (key,) = await die_of(engine, "KeyError", "'x'")
+        time.advance(10)
+        (new,) = await die_of(engine, "ValueError", "no user 22")
+        graves = DeadJobs(engine)
+        assert (await graves.groups()).jobs == ()
+        assert [job.id for job in (await graves.groups(show=5)).jobs] == [new, key, old]
+        assert [job.id for job in (await graves.groups(show=2)).jobs] == [new, key]
+        users = fingerprint("ValueError", "no user <n>")
+        found = await graves.groups(show=5, only=users)
+        assert [job.id for job in found.jobs] == [new, old]
+        assert len(found.groups) == 2
+
+
 async def test_a_job_that_left_no_error_goes_by_its_reason() -> None:
     async with counting() as (engine, _):
         await enqueue_one(engine)

@@ -142,6 +142,8 @@ def _tell(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         )
         for (queue, type, deduplicated), number in numbers.items():
             (metrics.deduplicated if deduplicated else metrics.enqueued)(queue, type, number)
+    if not log.tells_debug:
+        return
     for job, answer in zip(jobs, answers, strict=True):
         if not answer.deduplicated:
             log.debug(JOB_CREATED, job_id=answer.id, type=job.type, queue=job.queue)

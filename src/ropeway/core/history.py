@@ -118,8 +118,10 @@ def sample_of(seen: Observed, at: datetime, *, step: int = STEP) -> Sample:
 
 
 def merged(samples: Sequence[Sample], at: datetime, step: int, *, queue: str) -> Sample:
-    """Several samples of a tenant as one, of a longer step or all queues: what happened adds up, what waited is the
-    last."""
+    """Several samples of a tenant as one, of a longer step or all queues.
+
+    What happened adds up; what waited is as it was at the last of them.
+    """
     last = max(sample.at for sample in samples)
     ends = [sample for sample in samples if sample.at == last]
     oldest = [sample.oldest for sample in ends if sample.oldest is not None]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Mount, Route, Router
+from starlette.routing import Match, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
-from ropeway.dashboard import acting, entering, pages, ticking
+from ropeway.dashboard import acting, entering, many, pages, ticking
 from ropeway.dashboard.frame import HEADERS, Frame
 from ropeway.dashboard.live import Live
 from ropeway.dashboard.sessions import Sessions
@@ -56,10 +56,12 @@ class Dashboard:
     ) -> None:
         self.sessions = Sessions(engine, access, seals, tickets, auth=auth)
         self._live = Live(engine)
-        frame = Frame(engine, settings, self.sessions, self._live, notes, check=check, observe=observe, poke=poke)
-        self._elsewhere = _application(frame, pages.nowhere)
-        self._wrong_method = _application(frame, pages.wrong_method)
-        self._router = Router(_routes(frame, stopping), redirect_slashes=False, default=self._elsewhere)
+        self._frame = Frame(
+            engine, settings, self.sessions, self._live, notes, check=check, observe=observe, poke=poke
+        )
+        self._routes = _routes(self._frame, stopping)
+        self._elsewhere = _application(self._frame, pages.nowhere)
+        self._router = Router(self._routes, redirect_slashes=False, default=self._elsewhere)
 
     @staticmethod
     def serves(path: str) -> bool:
@@ -72,11 +74,18 @@ class Dashboard:
         # With an application in the scope starlette raises what it would otherwise answer in plain text.
         scope = {**scope, "app": self}
         try:
-            await self._router(scope, receive, send)
+            # A copy: it writes its findings into what it gets.
+            await self._router({**scope}, receive, send)
         except HTTPException as error:
             # No such file, or no such method: nothing has been answered yet.
-            refused = self._wrong_method if error.status_code == 405 else self._elsewhere
+            refused = self._wrong_method(scope) if error.status_code == 405 else self._elsewhere
             await refused(scope, receive, send)
+
+    def _wrong_method(self, scope: Scope) -> Any:
+        """The answer to an address of ours that is not for this method, with those that it is for."""
+        here = [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]
+        allowed = {method for route in here for method in _methods(route)}
+        return _application(self._frame, pages.wrong_method(sorted(allowed)))
 
     def end_streams(self) -> None:
         """The server stops: `stopping` is set already."""
@@ -111,12 +120,17 @@ def _routes(frame: Frame, stopping: asyncio.Event) -> list[Route | Mount]:
         page("/ui/enter", entering.enter, name="/ui/enter", scope=False),
         form("/ui/logout", entering.log_out, name="/ui/logout"),
         form("/ui/queues/{queue}/{verb}", acting.queue, name="/ui/queues/{queue}/{verb}"),
-        form("/ui/jobs/bulk", acting.bulk, name="/ui/jobs/bulk"),
+        form("/ui/jobs/bulk", many.bulk, name="/ui/jobs/bulk"),
         form("/ui/jobs/{id}/{verb}", acting.job, name="/ui/jobs/{id}/{verb}"),
-        form("/ui/dead/replay", acting.replay, name="/ui/dead/replay"),
+        form("/ui/dead/replay", many.replay, name="/ui/dead/replay"),
         form("/ui/schedules/{schedule}/{verb}", acting.schedule, name="/ui/schedules/{schedule}/{verb}"),
         Mount("/static", _Files(directory=_STATIC)),
     ]
+
+
+def _methods(route: Route | Mount) -> Collection[str]:
+    """What an address is for. What is mounted are files: they are only read."""
+    return route.methods or () if isinstance(route, Route) else ("GET", "HEAD")
 
 
 def _application(frame: Frame, handler: Any) -> Any:

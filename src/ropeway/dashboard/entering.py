@@ -40,6 +40,7 @@ async def enter(visit: Visit) -> Response:
 
 
 async def log_out(visit: Visit) -> Response:
+    await visit.frame.sessions.sign_out(visit.viewer)
     response = RedirectResponse(visit.url("ui/login"), 303)
     drop_cookie(response, COOKIE, secure=visit.frame.secure)
     return response

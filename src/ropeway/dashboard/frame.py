@@ -21,7 +21,7 @@ from ropeway.dashboard.sessions import NOTICE, Sessions, Viewer, drop_cookie
 from ropeway.observability.logs import Logger, logger
 from ropeway.observability.names import HTTP_FAILED
 from ropeway.service.actions import notes_of
-from ropeway.wire.problems import problem_of
+from ropeway.wire.problems import Refused, problem_of
 
 if TYPE_CHECKING:
     from ropeway.dashboard.live import Live
@@ -142,7 +142,10 @@ class Frame:
         # The words of the API: those of the store itself may tell where it is, and are for the log.
         told = problem_of(error, "")
         message = _OUR_FAULT if told.code == "internal" else told.detail
-        return visit.show("error.html", status=told.status, title=told.title, message=message, hint=told.hint)
+        response = visit.show("error.html", status=told.status, title=told.title, message=message, hint=told.hint)
+        for name, value in error.headers if isinstance(error, Refused) else ():
+            response.headers[name.decode()] = value.decode()
+        return response
 
 
 class Visit:
@@ -201,10 +204,14 @@ class Visit:
         )
         return HTMLResponse(text, status)
 
+    def came_from(self, otherwise: str) -> str:
+        """The page that the form was on, or `otherwise`."""
+        place = self.form.one("back")
+        return place if _is_ours(place) else otherwise
+
     async def back(self, words: str, otherwise: str) -> Response:
         """To where the form was, or `otherwise`; the page there says the words."""
-        place = self.form.one("back")
-        response = RedirectResponse(self.url(place if _is_ours(place) else otherwise), 303)
+        response = RedirectResponse(self.url(self.came_from(otherwise)), 303)
         await self.frame.sessions.say(response, words, secure=self.frame.secure)
         await self.frame.live.refresh(self.tenant)
         return response

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import msgspec
 from starlette.responses import Response as Raw
 
 from ropeway.core import fields
+from ropeway.core.errorgroups import is_fingerprint
 from ropeway.core.errors import BadCursor, FieldError, InputError, NotFound
 from ropeway.core.query import JobFilter, JobPage, id_position, parse_id_position
 from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, DeadReason, EventName, State
-from ropeway.dashboard import drawing
+from ropeway.dashboard import columns, drawing
 from ropeway.dashboard.asking import FILTERS, filter_of
+from ropeway.runtime.ids import made_at
 from ropeway.service.actions import Actions
 from ropeway.service.bulk import REDRIVABLE
 from ropeway.service.dead import DeadJobs
-from ropeway.service.explain import explain
 from ropeway.service.history import RANGES, History
 from ropeway.service.jobs import Jobs
 from ropeway.service.overview import concerns, seconds_to_empty
@@ -26,13 +26,18 @@ from ropeway.settings import describe, setting_names, variable_of
 from ropeway.wire.problems import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from starlette.responses import Response
 
     from ropeway.core.job import Job
-    from ropeway.dashboard.frame import Visit
+    from ropeway.dashboard.frame import Page, Visit
 
 #: Jobs on one page of a list, and jobs that the page of the workers looks for.
 PAGE = 50
+#: Seconds that a search goes on for when it was told to.
+ON_SECONDS = 2.0
 MOST_RUNNING = 500
 #: Events and actions that are shown at once.
 MOST_EVENTS, MOST_ACTIONS = 200, 100
@@ -44,8 +49,19 @@ async def nowhere(_visit: Visit) -> Response:
     raise NotFound("there is no such page", hint="perhaps it was moved, or its address is mistyped")
 
 
-async def wrong_method(_visit: Visit) -> Response:
-    raise Refused("this address is not for that", code="method_not_allowed", hint="go there from its page")
+def wrong_method(allowed: Sequence[str]) -> Page:
+    """The page of an address that is for other methods."""
+
+    async def refuse(_visit: Visit) -> Response:
+        allow = (b"allow", ", ".join(allowed).encode())
+        raise Refused(
+            "this address is not for that",
+            code="method_not_allowed",
+            hint="go there from its page",
+            headers=(allow,),
+        )
+
+    return refuse
 
 
 async def overview(visit: Visit) -> Response:
@@ -87,6 +103,7 @@ def _served_by(workers: Any, queue: str) -> int:
 
 async def jobs(visit: Visit) -> Response:
     asked = dict(visit.request.query_params)
+    shown = columns.chosen(visit.request.query_params.getlist("columns"))
     wrong, where = None, JobFilter()
     try:
         where = filter_of(asked)
@@ -104,21 +121,33 @@ async def jobs(visit: Visit) -> Response:
     elif wrong is not None:
         page = JobPage([])
     else:
-        page = await service.page(where, limit=PAGE, after=_after(asked))
+        after = _after(asked)
+        page = await service.search(where, limit=PAGE, after=after, seconds=0.0 if after is None else ON_SECONDS)
     seen = await visit.frame.live.overview(visit.tenant)
     return visit.show(
         "jobs.html",
         page="jobs",
         jobs=page.jobs,
         next=page.next,
+        searched=_searched(page),
         asked={name: asked.get(name, "") for name in (*FILTERS, "id")},
+        columns=[(name, columns.COLUMNS[name], name in columns.NUMBERS) for name in shown],
+        all_columns=[(name, label, name in shown) for name, label in columns.COLUMNS.items()],
+        asked_columns=columns.as_asked(shown),
         first="from" not in asked,
         wrong=wrong,
         states=list(State),
         reasons=list(DeadReason),
         queues=[stats.queue for stats in seen.queues],
-        now=await visit.engine.now(),
+        now=seen.at,
     )
+
+
+def _searched(page: JobPage) -> datetime | None:
+    """How far back a search looked that found less than a page and may go on; None for all others."""
+    if page.next is None or len(page.jobs) >= PAGE:
+        return None
+    return made_at(parse_id_position(page.next))
 
 
 def _after(asked: dict[str, str]) -> str | None:
@@ -135,25 +164,24 @@ def _after(asked: dict[str, str]) -> str | None:
 
 
 async def job(visit: Visit) -> Response:
-    id = fields.parse_id(visit.request.path_params["id"])
-    detail = await Jobs(visit.engine, tenant=visit.tenant).detail(id)
-    now = await visit.engine.now()
-    why = None if detail.job.state in TERMINAL_STATES else await explain(visit.engine, id, visit.tenant)
+    seen = await visit.frame.live.job(visit.tenant, fields.parse_id(visit.request.path_params["id"]))
+    job, events = seen.detail.job, seen.detail.events
     return visit.show(
         "job.html",
         page="jobs",
-        job=detail.job,
-        attempts=detail.attempts,
-        events=detail.events,
-        logs=detail.logs,
-        pieces=drawing.timeline(detail.job, detail.events, now),
-        why=why,
-        ended=detail.job.state in TERMINAL_STATES,
-        can_retry=detail.job.state in REDRIVABLE,
-        can_cancel=detail.job.state in LIVE_STATES,
-        can_move=detail.job.state in (State.SCHEDULED, State.QUEUED, State.RETRYING),
-        curl=_as_curl(detail.job) if visit.viewer.sees_payloads else None,
-        now=now,
+        job=job,
+        attempts=seen.detail.attempts,
+        events=events,
+        logs=seen.detail.logs,
+        pieces=drawing.timeline(job, events, seen.at),
+        why=seen.why,
+        ended=job.state in TERMINAL_STATES,
+        running=job.state is State.RUNNING,
+        can_retry=job.state in REDRIVABLE,
+        can_cancel=job.state in LIVE_STATES,
+        can_move=job.state in (State.SCHEDULED, State.QUEUED, State.RETRYING),
+        curl=_as_curl(job) if visit.viewer.sees_payloads else None,
+        now=seen.at,
     )
 
 
@@ -169,18 +197,24 @@ def _as_curl(job: Job) -> str:
 
 
 async def dead(visit: Visit) -> Response:
+    """Groups of dead jobs, and the newest of those jobs, perhaps of one group only."""
     queue = visit.request.query_params.get("queue", "").strip() or None
     if queue is not None:
         fields.check_name(queue, "queue")
-    found = await DeadJobs(visit.engine, tenant=visit.tenant).groups(queue, most=MOST_DEAD)
+    group = visit.request.query_params.get("group", "").strip() or None
+    if group is not None and not is_fingerprint(group):
+        raise FieldError("that is no group of dead jobs", pointer="/group", hint="go there from the page of all")
+    service = DeadJobs(visit.engine, tenant=visit.tenant)
+    found = await service.groups(queue, most=MOST_DEAD, show=PAGE, only=group)
     seen = await visit.frame.live.overview(visit.tenant)
     return visit.show(
         "dead.html",
         page="dead",
         found=found,
         queue=queue,
+        group=group,
         queues=[stats.queue for stats in seen.queues],
-        now=await visit.engine.now(),
+        now=seen.at,
     )
 
 
@@ -190,14 +224,10 @@ async def dead(visit: Visit) -> Response:
 async def schedules(visit: Visit) -> Response:
     service = Schedules(visit.engine, tenant=visit.tenant)
     found = await service.all()
-    last = [one.last_job_id for one in found if one.last_job_id is not None]
-    jobs = {job.id: job for job in await visit.engine.get(last, tenant=visit.tenant) if job is not None}
-    rows = [(one, Schedules.coming(one, 3), _job_of(one.last_job_id, jobs)) for one in found]
-    return visit.show("schedules.html", page="schedules", rows=rows, now=await visit.engine.now())
-
-
-def _job_of(id: UUID | None, jobs: dict[UUID, Job]) -> Job | None:
-    return None if id is None else jobs.get(id)
+    last = await service.last_jobs(found)
+    rows = [(one, Schedules.coming(one, 3), last.get(one.name)) for one in found]
+    seen = await visit.frame.live.overview(visit.tenant)
+    return visit.show("schedules.html", page="schedules", rows=rows, now=seen.at)
 
 
 async def workers(visit: Visit) -> Response:
@@ -214,6 +244,7 @@ async def workers(visit: Visit) -> Response:
 async def events(visit: Visit) -> Response:
     asked = {name: visit.request.query_params.get(name, "").strip() for name in ("queue", "type", "event")}
     newest = await visit.frame.live.events(visit.tenant)
+    at = (await visit.frame.live.overview(visit.tenant)).at
     shown = [
         event
         for event in newest
@@ -228,13 +259,14 @@ async def events(visit: Visit) -> Response:
         asked=asked,
         names=list(EventName),
         seen=len(newest),
-        now=await visit.engine.now(),
+        now=at,
     )
 
 
 async def audit(visit: Visit) -> Response:
     actions = await Actions(visit.engine, tenant=visit.tenant).page(limit=MOST_ACTIONS)
-    return visit.show("audit.html", page="audit", actions=actions, now=await visit.engine.now())
+    seen = await visit.frame.live.overview(visit.tenant)
+    return visit.show("audit.html", page="audit", actions=actions, now=seen.at)
 
 
 async def settings(visit: Visit) -> Response:

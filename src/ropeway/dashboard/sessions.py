@@ -1,15 +1,11 @@
-"""Who looks at a page: a signed cookie that names a key, and the mark that every form must carry.
+"""Who looks at a page: a cookie with a session of a key, and the mark that every form must carry.
 
-The cookie holds no secret: the id of a key and the end of the session, signed by the store's secret, so that every
-process of a store takes the sessions of the others. The key itself is looked at again for each page: once it is
-revoked, its sessions are over within seconds.
+The key itself is looked at again for each page: once it is revoked, its sessions are over within seconds.
 """
 
 from __future__ import annotations
 
 import hmac
-import secrets
-from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +13,9 @@ import msgspec
 
 from ropeway.core.access import Scope
 from ropeway.core.errors import BadCursor, MissingScope, Unauthenticated
-from ropeway.service.access import ANYBODY, FIRST_ID, Principal
+from ropeway.service.access import ANYBODY, Principal
+from ropeway.service.sessions import SESSION_SECONDS, Session
+from ropeway.service.sessions import Sessions as Book
 from ropeway.wire import cursors
 
 if TYPE_CHECKING:
@@ -32,27 +30,28 @@ COOKIE: Final = "ropeway_session"
 #: What the page after an action says, once.
 NOTICE: Final = "ropeway_notice"
 
-#: Seconds that somebody stays signed in.
-SESSION_SECONDS: Final = 12 * 3_600
 #: Seconds within which a link that a start has printed must be used.
 LINK_SECONDS: Final = 600.0
 _NOTICE_SECONDS: Final = 60
 _MOST_NOTICE: Final = 400
 
-_SESSION, _SAID = "dashboard session", "dashboard notice"
+_SAID = "dashboard notice"
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """Who looks. `mark` is what their forms must carry."""
+    """Who looks. `mark` is what their forms must carry; `session` None: there is nothing to sign out of."""
 
     principal: Principal
     mark: str
-    #: Whether there is anything to sign out of.
-    signed_in: bool = True
+    session: Session | None = None
 
     @property
     def tenant(self) -> str:
         return self.principal.tenant
+
+    @property
+    def signed_in(self) -> bool:
+        return self.session is not None
 
     @property
     def may_act(self) -> bool:
@@ -63,44 +62,26 @@ class Viewer(msgspec.Struct, frozen=True):
         return Scope.READ_PAYLOAD in self.principal.scopes
 
 
-class _Session(msgspec.Struct, array_like=True):
-    key_id: str
-    ends_at: datetime
-    nonce: str
-
-
 class Sessions:
     """Signs people in and out, and tells who they are."""
 
     def __init__(self, engine: Engine, access: Access, seals: Seals, tickets: Tickets, *, auth: bool) -> None:
-        self._engine = engine
         self._access = access
         self._seals = seals
         self._tickets = tickets
+        self._book = Book(engine, access, seals, tickets)
         self._auth = auth
 
     async def viewer(self, request: Request) -> Viewer:
         """Raises Unauthenticated, and MissingScope for a key that may not even look."""
         if not self._auth:
-            return Viewer(ANYBODY, await self._mark("anybody"), signed_in=False)
+            return Viewer(ANYBODY, await self._mark("anybody"))
         text = request.cookies.get(COOKIE)
         if text is None:
             raise Unauthenticated
-        session = await self._opened(text)
-        principal = await self._access.confirm(Principal("", session.key_id, "", frozenset()))
+        session, principal = await self._book.open(text)
         _check(principal)
-        return Viewer(principal, await self._mark(session.nonce))
-
-    async def _opened(self, text: str) -> _Session:
-        try:
-            session = msgspec.json.decode(
-                cursors.unseal(await self._seals.secret(), text, _SESSION), type=_Session
-            )
-        except (BadCursor, msgspec.DecodeError):
-            raise Unauthenticated from None
-        if await self._engine.now() >= session.ends_at:
-            raise Unauthenticated
-        return session
+        return Viewer(principal, await self._mark(session.nonce), session)
 
     # ── Coming and going ──
 
@@ -114,9 +95,12 @@ class Sessions:
 
     async def _begin(self, principal: Principal) -> str:
         _check(principal)
-        ends_at = await self._engine.now() + timedelta(seconds=SESSION_SECONDS)
-        session = _Session(principal.key_id, ends_at, secrets.token_urlsafe(12))
-        return cursors.seal(await self._seals.secret(), msgspec.json.encode(session).decode(), _SESSION)
+        return await self._book.begin(principal)
+
+    async def sign_out(self, viewer: Viewer) -> None:
+        """Their session is over, also for whoever has kept its cookie."""
+        if viewer.session is not None:
+            await self._book.end(viewer.session)
 
     @property
     def open(self) -> bool:
@@ -126,11 +110,8 @@ class Sessions:
     async def first_link(self) -> str | None:
         """The address below the server's that signs in as the key of the first start: once, within minutes. None
         when there is no such key, or it is good no more."""
-        found = await self._engine.find_key(FIRST_ID)
-        if found is None or not found[0].good(await self._engine.now()) or not found[1].is_active:
-            return None
-        ticket = await self._tickets.issue(Principal("", FIRST_ID, "", frozenset()), seconds=LINK_SECONDS)
-        return f"/ui/enter?ticket={ticket}"
+        ticket = await self._book.first_ticket(seconds=LINK_SECONDS)
+        return None if ticket is None else f"/ui/enter?ticket={ticket}"
 
     # ── Forms ──
 

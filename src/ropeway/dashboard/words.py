@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from markupsafe import Markup
 
+from ropeway.core.durations import in_words, roughly
 from ropeway.core.events import rfc3339
 
 #: Longer JSON is cut on a page; the API has all of it.
 MOST_JSON = 20_000
 #: Characters of any other text that comes from a job.
 MOST_TEXT = 2_000
-
-_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0))
 
 
 def number(value: float | None, *, capped: bool = False) -> str:
@@ -29,21 +27,8 @@ def number(value: float | None, *, capped: bool = False) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A length of time: 850 ms, 3.2 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
-    if value is None:
-        return "–"
-    value = max(0.0, value)
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
-    names = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
-    whole = round(value)
-    for (unit, size), (small_unit, small) in pairwise(names):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
-    return f"{whole} s"
+    """A length of time, or that there is none."""
+    return "–" if value is None else in_words(value)
 
 
 def exactly(at: datetime) -> str:
@@ -56,14 +41,7 @@ def relative(at: datetime, now: datetime) -> str:
     away = (at - now).total_seconds()
     if abs(away) < 1:
         return "now"
-    return f"in {_roughly(away)}" if away > 0 else f"{_roughly(-away)} ago"
-
-
-def _roughly(value: float) -> str:
-    for unit, size in _UNITS:
-        if value >= size:
-            return f"{value / size:.0f} {unit}"
-    return f"{value:.0f} s"
+    return f"in {roughly(away)}" if away > 0 else f"{roughly(-away)} ago"
 
 
 def when(at: datetime | None, now: datetime) -> Markup:

@@ -6,6 +6,7 @@ import os
 import struct
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 _new = object.__new__
@@ -13,6 +14,7 @@ _set = object.__setattr__
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0x2 << 62
 _RANDOM_B = (1 << 62) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _lock = threading.Lock()
 _last_moment = 0
 
@@ -38,6 +40,13 @@ def uuid7s(count: int) -> list[UUID]:
         _from_int((moment >> 12) << 80 | _VERSION_7 | (moment & 0xFFF) << 64 | _VARIANT | bits & _RANDOM_B)
         for moment, bits in enumerate(random, first)
     ]
+
+
+def made_at(id: UUID) -> datetime | None:
+    """When an id was made, by its own account; None when it is not one of ours."""
+    if id.version != 7:
+        return None
+    return _EPOCH + timedelta(milliseconds=id.int >> 80)
 
 
 def token() -> UUID:

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
 from ropeway.sdk import plans
+from ropeway.sdk.gathering import Gathering
 from ropeway.sdk.parts import JobId
 from ropeway.sdk.streams import JobStream, StreamEvent
 from ropeway.wire import models
@@ -62,6 +63,27 @@ class _Awaited(Generic[P, T]):
 
         async def method(*args: P.args, **kwargs: P.kwargs) -> T:
             return await client.send(self._plan(*args, **kwargs))
+
+        return update_wrapper(method, self._plan)
+
+
+class _Gathered(_Awaited[P, models.EnqueuedBrief]):
+    """The same for enqueue: calls that are made while one is under way go together."""
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(
+        self, client: AsyncClient, owner: type
+    ) -> Callable[P, Coroutine[Any, Any, models.EnqueuedBrief]]: ...
+    def __get__(
+        self, client: AsyncClient | None, owner: type
+    ) -> Self | Callable[P, Coroutine[Any, Any, models.EnqueuedBrief]]:
+        if client is None:
+            return self
+
+        async def method(*args: P.args, **kwargs: P.kwargs) -> models.EnqueuedBrief:
+            return await client.gathering.submit(self._plan(*args, **kwargs))
 
         return update_wrapper(method, self._plan)
 
@@ -165,12 +187,13 @@ class AsyncClient:
         patience: Patience = USUAL,
     ) -> None:
         self._transport = AsyncTransport(url, token_or_environment(token), timeout=timeout, patience=patience)
+        self.gathering = Gathering(self._transport)
 
     async def send(self, call: Call[T]) -> T:
         """Send a call of `ropeway.sdk.plans`."""
         return await self._transport.send(call)
 
-    enqueue = _Awaited(plans.enqueue)
+    enqueue = _Gathered(plans.enqueue)
     enqueue_batch = _Awaited(plans.enqueue_batch)
     get_job = _Awaited(plans.get_job)
     get_job_detail = _Awaited(plans.get_job_detail)
@@ -220,6 +243,7 @@ class AsyncClient:
                 await asyncio.sleep(tries.pause(failed))
 
     async def aclose(self) -> None:
+        await self.gathering.close()
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

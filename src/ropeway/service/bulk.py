@@ -1,16 +1,14 @@
-"""Many jobs at once, found by a filter: counted first, then cancelled, step by step."""
+"""Many jobs at once, found by a filter: counted first, then cancelled or run again, step by step."""
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import msgspec
 
-from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.query import MAX_PAGE, Count, JobFilter
 from ropeway.core.states import LIVE_STATES, State
 from ropeway.engines.protocol import Changed, Engine
+from ropeway.service.steps import Stepped, in_steps, redrive_in_steps
 
 #: Jobs that one call changes, at most; `more` says that it must be repeated.
 MOST_AT_ONCE = 10_000
@@ -20,13 +18,7 @@ MOST_COUNTED = 100_000
 
 REDRIVABLE = frozenset({State.DEAD, State.CANCELLED})
 
-
-class BulkReport(msgspec.Struct, frozen=True):
-    """What was done: to which jobs, how many were not as they should be, and whether there are more."""
-
-    done: list[UUID]
-    skipped: int = 0
-    more: bool = False
+_NOTHING = Stepped(more=False)
 
 
 class Bulk:
@@ -47,46 +39,30 @@ class Bulk:
             return Count(0)
         return await self._engine.count(where, cap=MOST_COUNTED, tenant=self._tenant)
 
-    async def cancel(self, where: JobFilter, *, limit: int = MOST_AT_ONCE) -> BulkReport:
+    async def cancel(self, where: JobFilter, *, limit: int = MOST_AT_ONCE) -> Stepped:
         """Cancel the jobs that a filter finds and that have not ended, the oldest first."""
         live = narrowed(where, LIVE_STATES)
-        done: list[UUID] = []
-        skipped, after, more = 0, None, live is not None
-        while live is not None and more and len(done) < limit:
-            size = min(MAX_PAGE, limit - len(done))
-            try:
-                page = await self._engine.find(live, order="oldest", limit=size, after=after, tenant=self._tenant)
-                answers: list[Changed | RopewayError] = []
-                if page.jobs:
-                    answers = await self._engine.cancel([job.id for job in page.jobs], tenant=self._tenant)
-            except EngineError:
-                if not done:
-                    raise
-                # What the steps before it did is done, and told.
-                break
-            done += [answer.id for answer in answers if isinstance(answer, Changed)]
-            skipped += sum(isinstance(answer, RopewayError) for answer in answers)
-            after = page.next
-            more = after is not None
-        return BulkReport(done, skipped, more)
+        if live is None:
+            return _NOTHING
+        after: str | None = None
 
-    async def retry(self, where: JobFilter, *, by: str | None = None, limit: int = MOST_AT_ONCE) -> BulkReport:
+        async def step(most: int) -> Stepped:
+            nonlocal after
+            page = await self._engine.find(live, order="oldest", limit=most, after=after, tenant=self._tenant)
+            ids = [job.id for job in page.jobs]
+            answers = await self._engine.cancel(ids, tenant=self._tenant) if ids else []
+            after = page.next
+            done = sum(isinstance(answer, Changed) for answer in answers)
+            return Stepped(done, len(answers) - done, after is not None)
+
+        return await in_steps(step, limit=limit, size=MAX_PAGE)
+
+    async def retry(self, where: JobFilter, *, by: str | None = None, limit: int = MOST_AT_ONCE) -> Stepped:
         """Run the dead and cancelled jobs again that a filter finds."""
         ended = narrowed(where, REDRIVABLE)
-        done: list[UUID] = []
-        more = ended is not None
-        while ended is not None and more and len(done) < limit:
-            size = min(1_000, limit - len(done))
-            try:
-                report = await self._engine.redrive_where(ended, limit=size, by=by, tenant=self._tenant)
-            except EngineError:
-                if not done:
-                    raise
-                break
-            done += report.retried
-            # A step that moved nothing would go on for ever.
-            more = report.more and bool(report.retried)
-        return BulkReport(done, more=more)
+        if ended is None:
+            return _NOTHING
+        return await redrive_in_steps(self._engine, ended, limit=limit, by=by, tenant=self._tenant)
 
 
 def narrowed(where: JobFilter, states: frozenset[State]) -> JobFilter | None:

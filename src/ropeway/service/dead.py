@@ -23,9 +23,7 @@ from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.query import Count, JobFilter
 from ropeway.core.states import State
 from ropeway.engines.protocol import Engine
-
-#: Jobs that one step of a retry by filter takes: each step is one transaction or a few.
-STEP = 1_000
+from ropeway.service.steps import STEP, redrive_in_steps
 
 #: Dead jobs that a dry run counts, at most.
 MOST_COUNTED = 100_000
@@ -69,11 +67,13 @@ class DeadGroup(msgspec.Struct, frozen=True):
 
 
 class DeadGroups(msgspec.Struct, frozen=True):
-    """The groups, largest first. Not `complete`: only the newest `looked_at` dead jobs were looked at."""
+    """The groups, largest first. Not `complete`: only the newest `looked_at` dead jobs were looked at. `jobs` are
+    the newest of them, as many as were asked for."""
 
     groups: list[DeadGroup]
     looked_at: int
     complete: bool
+    jobs: tuple[Job, ...] = ()
 
 
 class DeadJobs:
@@ -87,11 +87,15 @@ class DeadJobs:
         """How many a filter finds."""
         return await self._engine.count(_dead(where), cap=cap, tenant=self._tenant)
 
-    async def groups(self, queue: str | None = None, *, most: int | None = None) -> DeadGroups:
+    async def groups(
+        self, queue: str | None = None, *, most: int | None = None, show: int = 0, only: str | None = None
+    ) -> DeadGroups:
         """What killed them: the newest dead jobs, at most `most`, put together by error. `sample_id` is the newest
-        one of a group."""
+        one of a group. The newest `show` jobs come with them, of all groups or of `only` the one with that
+        fingerprint."""
         most = MOST_LOOKED_AT if most is None else most
         found: dict[str, DeadGroup] = {}
+        shown: list[Job] = []
         looked_at = 0
         complete = True
         async with aclosing(self._newest(JobFilter(queue=queue))) as jobs:
@@ -105,7 +109,9 @@ class DeadJobs:
                 group = found.get(fingerprint) or DeadGroup(fingerprint, type, message, 0, died, died, job.id)
                 # They come newest first, so the last one seen is the first that died.
                 found[fingerprint] = msgspec.structs.replace(group, count=group.count + 1, first_at=died)
-        return DeadGroups(_largest_first(found), looked_at, complete)
+                if len(shown) < show and only in (None, fingerprint):
+                    shown.append(job)
+        return DeadGroups(_largest_first(found), looked_at, complete, tuple(shown))
 
     async def retry(self, ids: Sequence[UUID], *, dry_run: bool = False, by: str | None = None) -> Retried:
         """Run these dead jobs again. Each that is not dead, or not there, is skipped with the reason."""
@@ -175,20 +181,8 @@ class DeadJobs:
             count = await self.count(where)
             matched = count.number if limit is None else min(count.number, limit)
             return Retried(matched, 0, more=count.capped or matched < count.number, dry_run=True)
-        done, more = 0, True
-        while more and (limit is None or done < limit):
-            size = STEP if limit is None else min(STEP, limit - done)
-            try:
-                report = await self._engine.redrive_where(where, limit=size, by=by, tenant=self._tenant)
-            except EngineError:
-                if not done:
-                    raise
-                # As above; `more` is still true.
-                break
-            done += len(report.retried)
-            # A step that moved nothing would go on for ever.
-            more = report.more and bool(report.retried)
-        return Retried(done, done, more=more)
+        done = await redrive_in_steps(self._engine, where, limit=limit, by=by, tenant=self._tenant, size=STEP)
+        return Retried(done.done, done.done, more=done.more)
 
     async def _retry_group(
         self, where: JobFilter, fingerprint: str, limit: int | None, *, dry_run: bool, by: str | None

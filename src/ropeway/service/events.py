@@ -44,6 +44,10 @@ class Events:
         """The end of the log."""
         return await self._engine.tail_position()
 
+    async def page(self, position: str, *, limit: int) -> EventPage:
+        """The next events after a place in the log. Raises PositionExpired when they are no longer kept."""
+        return await self._engine.tail(position, limit=limit, tenant=self._tenant)
+
     async def follow(self, position: str | None, *, away: Away) -> AsyncIterator[EventPage]:
         """Page after page, for ever, from `position` on (None: the oldest kept event).
 

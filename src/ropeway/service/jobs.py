@@ -1,4 +1,4 @@
-"""Jobs: enqueue, look at, list, wait for, cancel, retry."""
+"""Jobs: enqueue, look at, list, wait for, cancel, retry, put off."""
 
 from __future__ import annotations
 
@@ -161,6 +161,10 @@ class Jobs:
     async def retry(self, ids: Sequence[UUID], *, by: str | None = None) -> list[Changed | RopewayError]:
         """Dead and cancelled jobs run again, with a fresh budget."""
         return await self._engine.redrive(ids, by=by, tenant=self._tenant)
+
+    async def reschedule(self, id: UUID, *, delay: float) -> Changed:
+        """A job that has not started is due in so many seconds. Raises NotFound and InvalidState."""
+        return await self._engine.reschedule(id, delay=delay, tenant=self._tenant)
 
     async def until_ended(self, id: UUID, *, timeout: float | None = None) -> Job:
         """The job once it has ended, or as it is when `timeout` seconds are over. Raises NotFound."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from ropeway.core.durations import in_words
 from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.query import QueueStats
@@ -120,7 +121,7 @@ def concerns(overview: Overview) -> list[Concern]:
 
 def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
     name, found = stats.queue, []
-    due = stats.counts.get(State.QUEUED, 0)
+    due, oldest = stats.counts.get(State.QUEUED, 0), stats.oldest_age_seconds or 0.0
     served = any(name in worker.queues and worker.state == "running" for worker in overview.workers)
     if stats.paused:
         waiting = f"{_jobs_wait(due)} in it" if due else "nothing waits in it"
@@ -136,11 +137,11 @@ def _of_queue(stats: QueueStats, overview: Overview) -> list[Concern]:
                 name,
             )
         )
-    elif (stats.oldest_age_seconds or 0.0) > OLDEST_SECONDS:
+    elif oldest > OLDEST_SECONDS:
         found.append(
             Concern(
                 "late",
-                f"The oldest job that could run in {name} has waited for {_words(stats.oldest_age_seconds or 0)}.",
+                f"The oldest job that could run in {name} has waited for {in_words(oldest)}.",
                 "Start more workers, or look at what the running jobs do.",
                 name,
             )
@@ -181,7 +182,7 @@ def _of_workers(overview: Overview) -> list[Concern]:
     return [
         Concern(
             "silent_worker",
-            f"The worker {worker.id} was last heard of {_words(overview.silent_for(worker))} ago.",
+            f"The worker {worker.id} was last heard of {in_words(overview.silent_for(worker))} ago.",
             "If its process is gone, its jobs are taken back when their leases end.",
             worker=worker.id,
         )
@@ -196,11 +197,3 @@ def _jobs_wait(number: int) -> str:
 
 def _live(counts: Mapping[State, int]) -> int:
     return sum(number for state, number in counts.items() if state in LIVE_STATES)
-
-
-def _words(seconds: float) -> str:
-    """A length of time as people say it."""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -27,6 +27,12 @@ class Schedules:
 
     async def all(self) -> list[Schedule]:
         return await self._engine.schedules(tenant=self._tenant)
+
+    async def last_jobs(self, schedules: Sequence[Schedule]) -> dict[str, Job]:
+        """The newest job of each, by the schedule's name; of some there is none, or it is no longer kept."""
+        made = [(one.name, one.last_job_id) for one in schedules if one.last_job_id is not None]
+        jobs = await self._engine.get([id for _, id in made], tenant=self._tenant)
+        return {name: job for (name, _), job in zip(made, jobs, strict=True) if job is not None}
 
     async def get(self, name: str) -> Schedule:
         """Raises NotFound, with the name that was probably meant; ConfigurationError if it cannot be read here."""

@@ -73,31 +73,29 @@
     });
   }
 
-  // ── Picking rows ──
+  // ── Picking rows: those of one table belong to one form, and so do its buttons ──
+
+  const rows = (form) => [...document.querySelectorAll("[data-pick]")].filter((box) => box.getAttribute("form") === form);
+  const picked = (form) => rows(form).filter((box) => box.checked).length;
 
   function showPicked() {
-    const all = document.querySelectorAll("[data-pick]");
-    const picked = document.querySelectorAll("[data-pick]:checked").length;
-    for (const count of document.querySelectorAll("[data-picked-count]")) count.textContent = picked || "none";
-    for (const button of document.querySelectorAll("[data-needs-pick]")) button.disabled = picked === 0;
+    for (const count of document.querySelectorAll("[data-picked-count]")) count.textContent = picked(count.dataset.pickedCount) || "none";
+    for (const button of document.querySelectorAll("[data-needs-pick]")) button.disabled = picked(button.getAttribute("form")) === 0;
     for (const box of document.querySelectorAll("[data-pick-all]")) {
-      box.checked = picked > 0 && picked === all.length;
-      box.indeterminate = picked > 0 && picked < all.length;
+      const some = picked(box.dataset.pickAll), all = rows(box.dataset.pickAll).length;
+      box.checked = some > 0 && some === all;
+      box.indeterminate = some > 0 && some < all;
     }
   }
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-pick-all]")) {
-      for (const box of document.querySelectorAll("[data-pick]")) box.checked = event.target.checked;
+      for (const box of rows(event.target.dataset.pickAll)) box.checked = event.target.checked;
     }
     if (event.target.matches("[data-pick], [data-pick-all]")) showPicked();
   });
 
-  document.addEventListener("submit", (event) => {
-    const question = event.target.dataset.confirm;
-    if (question && !window.confirm(question)) event.preventDefault();
-    leaving = !event.defaultPrevented;
-  });
+  document.addEventListener("submit", (event) => { leaving = !event.defaultPrevented; });
   window.addEventListener("pageshow", () => { leaving = false; });
 
   document.addEventListener("click", async (event) => {
@@ -107,12 +105,26 @@
     element.title = "copied";
   });
 
+  // ── A log is followed by whoever has not scrolled away from its end ──
+
+  const log = () => document.querySelector("[data-follow]");
+  let atEnd = true;
+
+  document.addEventListener("scroll", (event) => {
+    if (event.target === log()) atEnd = event.target.scrollHeight - event.target.scrollTop - event.target.clientHeight < 8;
+  }, true);
+
+  function follow() {
+    const followed = log();
+    if (followed && atEnd) followed.scrollTop = followed.scrollHeight;
+  }
+
   // ── Updates leave alone what the reader has opened or written ──
 
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !(name === "open" && node.tagName === "DETAILS") && !(name === "value" && node.matches("input[type=number]"));
 
-  document.addEventListener("htmx:afterSettle", () => { showTimes(); showPicked(); });
+  document.addEventListener("htmx:afterSettle", () => { showTimes(); showPicked(); follow(); });
   document.addEventListener("htmx:responseError", () => say("away", "store away"));
   document.addEventListener("htmx:sendError", () => say("away", "no answer"));
 
@@ -122,5 +134,6 @@
   }
   showTimes();
   showPicked();
+  follow();
   setInterval(showTimes, 1000);
 })();

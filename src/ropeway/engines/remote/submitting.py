@@ -1,4 +1,4 @@
-"""Submitting: one request per batch, so that it is stored whole or not at all."""
+"""Submitting: one request per batch, so that it is stored whole or not at all; single calls share requests."""
 
 from __future__ import annotations
 
@@ -13,18 +13,50 @@ from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.states import State
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.remote.connection import RemoteConnection, reader
+from ropeway.runtime.coalesce import Coalescer
 from ropeway.wire import models, paths, records
+from ropeway.wire.gathering import told_each
 
 #: Bytes of one request. The server takes no more, and a batch that needs two of them could be stored by half.
 MAX_BODY = 16 * 1_048_576
 
 
+#: Bytes of a job beside its payload, about.
+_BESIDE = 300
+
+
 class RemoteSubmitting(RemoteConnection):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Apart, because only a request whose jobs all have keys may be sent again.
+        self._plain: Coalescer[NewJob, Enqueued] = Coalescer(self._gathered, limit=MAX_BATCH)
+        self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(self._gathered, limit=MAX_BATCH)
+
+    async def close(self) -> None:
+        """Wait for what was submitted, then close."""
+        await self._plain.close()
+        await self._keyed.close()
+        await super().close()
+
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
         """As every engine. A lost reply is followed by the same request only if each job has an idempotency key:
         otherwise it is Indeterminate, as with any other store. A key made up here would show in the jobs."""
         if not jobs:
             return []
+        self.check_tenant(tenant)
+        if len(jobs) == 1:
+            calls = self._plain if jobs[0].idempotency_key is None else self._keyed
+            return [await calls.submit(jobs[0])]
+        return await self._enqueue(jobs)
+
+    async def _gathered(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | Exception]:
+        async def alone(job: NewJob) -> Enqueued:
+            (answer,) = await self._enqueue([job])
+            return answer
+
+        return await told_each(jobs, self._enqueue, alone, size=lambda job: len(job.payload) + _BESIDE)
+
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if len(jobs) > MAX_BATCH:
             raise BatchTooLarge(
                 f"at most {MAX_BATCH:,} jobs in one call to a server, these are {len(jobs):,}",
@@ -42,7 +74,6 @@ class RemoteSubmitting(RemoteConnection):
             paths.JOBS_BATCH,
             reader(models.EnqueuedBatch),
             body,
-            tenant=tenant,
             repeatable=repeatable,
             limits=True,
         )
