@@ -126,3 +126,27 @@ async def test_transactional_enqueue_through_the_pooler(fresh_database: str, pgb
             assert {each.job.id for each in await lease_some(engine, 10)} == set(ids)
     finally:
         await connection.close()
+
+
+async def test_the_driver_asks_for_types_in_one_transaction(
+    fresh_database: str, pgbouncer: PrivatePgBouncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It switches a setting of the session off before and on after: a pooler gives the three to three backends."""
+    asked: list[bool] = []
+    ask = asyncpg.Connection._introspect_types
+
+    async def noted(connection: Any, *arguments: Any) -> Any:
+        asked.append(connection.is_in_transaction())
+        return await ask(connection, *arguments)
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", noted)
+    async with PostgresEngine(pooled_url(pgbouncer, fresh_database), days_ahead=1) as engine:
+        await engine.enqueue([new_job(tags=("x",)), new_job(idempotency_key="k")])
+        await enqueue_one(engine)
+        leased = await lease_some(engine, 3)
+        await engine.heartbeat([each.lease for each in leased])
+        await engine.settle([Settlement(each.lease, Done()) for each in leased])
+        await engine.tail(await engine.tail_position())
+        await engine.queue_stats()
+    assert asked
+    assert all(asked)

@@ -61,8 +61,8 @@ class Address(msgspec.Struct, frozen=True):
         try:
             parts = urlsplit(url)
             _ = parts.port  # looked at only when it is asked for
-        except ValueError as error:
-            raise ConfigurationError(f"this PostgreSQL URL cannot be used: {error}") from None
+        except ValueError:
+            raise _unusable() from None
         options = dict(parse_qsl(parts.query))
         pooled = options.pop("pooled", "0")
         if pooled not in ("0", "1"):
@@ -77,6 +77,14 @@ class Address(msgspec.Struct, frozen=True):
         host = parts.hostname or "localhost"
         port = f":{parts.port}" if parts.port else ""
         return f"postgresql://{host}{port}{parts.path}"
+
+
+def _unusable() -> ConfigurationError:
+    """Not what the parser said: a password that is not escaped may be what it took for a port, and named."""
+    return ConfigurationError(
+        "this PostgreSQL URL cannot be read",
+        hint="postgresql://user:password@host:port/database, with / ? # @ : in a password escaped as %2F %3F ...",
+    )
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -263,7 +271,9 @@ async def connect(
             # A transaction pooler hands each transaction another backend: nothing prepared may be relied on.
             statement_cache_size=0 if address.pooled else 100,
         )
-        if bounds is not None and not address.pooled:
+        if address.pooled:
+            await _learn_types(connection)
+        elif bounds is not None:
             await _set(connection, bounds)
         return connection  # noqa: TRY300 - what goes wrong with the settings is told like the rest
     except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
@@ -274,12 +284,31 @@ async def connect(
         raise ConfigurationError(
             f"there is no such database: {address.shown}", hint="create it, or check ROPEWAY_URL"
         ) from None
-    except (asyncpg.ClientConfigurationError, ValueError) as error:
-        raise ConfigurationError(f"this PostgreSQL URL cannot be used: {error}") from None
+    except (asyncpg.ClientConfigurationError, ValueError):
+        raise _unusable() from None
     except (*BROKEN, asyncpg.PostgresError) as error:
         raise Unavailable(
             f"no connection to {address.shown}: {_plain(error)}", hint="is PostgreSQL running there?"
         ) from error
+
+
+#: Every type of array that our statements send or get.
+_ARRAYS = """SELECT NULL::boolean[], NULL::smallint[], NULL::integer[], NULL::bigint[], NULL::double precision[],
+    NULL::text[], NULL::bytea[], NULL::uuid[], NULL::timestamptz[], NULL::jsonb[]"""
+
+
+async def _learn_types(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Let the driver ask what arrays are now, in one transaction.
+
+    It asks when it first meets one, with just-in-time compilation switched off for the session, because that makes
+    its question take seconds. A pooler would give each of those statements to another backend.
+    """
+    try:
+        async with connection.transaction():
+            await connection.fetch(_ARRAYS)
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 async def _set(connection: asyncpg.Connection[asyncpg.Record], bounds: Bounds) -> None:
