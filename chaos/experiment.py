@@ -47,6 +47,8 @@ class Run:
     notes: dict[str, float] = field(default_factory=dict)
     #: What a follower of the event log saw: job and seq. None: nobody followed.
     seen: list[tuple[str, int]] | None = None
+    #: What stores held that the run has left behind.
+    states: list[dict[str, Any]] = field(default_factory=list)
 
 
 Faults = Callable[[Run], Awaitable[None]]

@@ -8,6 +8,7 @@ import json
 import random
 import sys
 
+from chaos.recording import RecordingEngine
 from chaos.taking_part import take_part
 from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.job import NewJob
@@ -30,7 +31,7 @@ async def produce(asked: argparse.Namespace) -> int:
         waiting: set[asyncio.Task[None]] = set()
         for index in range(asked.jobs):
             job = _job(chance, kinds, f"{asked.name}-{index}", json.loads(asked.fields))
-            task = asyncio.create_task(_accepted(engine, job, chance))
+            task = asyncio.create_task(accepted(engine, job, chance))
             waiting.add(task)
             task.add_done_callback(waiting.discard)
             await asyncio.sleep(chance.expovariate(asked.rate))
@@ -70,8 +71,8 @@ async def _opened(engine: Engine) -> None:
             return
 
 
-async def _accepted(engine: Engine, job: NewJob, chance: random.Random) -> None:
-    """The same key again until there is an answer."""
+async def accepted(engine: Engine | RecordingEngine, job: NewJob, chance: random.Random) -> None:
+    """Ask for a job, under the same key again until there is an answer."""
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE
     while True:

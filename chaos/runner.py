@@ -17,8 +17,8 @@ from chaos.checker.timing import recovery_times, within
 from chaos.experiment import Experiment, Run, Size
 from chaos.facts import Facts, gather
 from chaos.figures import figures
-from chaos.snapshot import snapshot
-from chaos.stage import DRAIN_SECONDS, ROOT, START_SECONDS, Member, RunBroken, Stage, effects_of, staged
+from chaos.snapshot import snapshot, together
+from chaos.stage import DRAIN_SECONDS, ROOT, START_SECONDS, RunBroken, Stage, effects_of, finished, staged
 
 Say = Callable[[str], None]
 
@@ -83,7 +83,7 @@ async def _play(experiment: Experiment, run: Run, say: Say) -> None:
         stage.worker(f"worker{number}", concurrency=experiment.concurrency)
     say("warm: waiting until every worker is at work")
     warm = stage.producer("producer-warm", WARM_JOBS, 50.0, {"chaos.ok": 1.0})
-    await _finished([warm])
+    await finished([warm])
     await stage.until(lambda: _nothing_live(stage), "the first jobs have ended", within=START_SECONDS)
     producers = []
     if experiment.rate:
@@ -99,7 +99,7 @@ async def _play(experiment: Experiment, run: Run, say: Say) -> None:
     try:
         say(f"faults: {size.faults} on {size.jobs:,} jobs")
         faults = asyncio.ensure_future(experiment.faults(run))
-        await _finished(producers)
+        await finished(producers)
         await faults
     finally:
         telling.cancel()
@@ -126,14 +126,6 @@ async def _nothing_live(stage: Stage) -> bool:
     return await stage.live() == 0
 
 
-async def _finished(producers: list[Member]) -> None:
-    """Until all producers have ended, each with all its jobs accepted."""
-    for producer in producers:
-        await asyncio.to_thread(producer.process.wait)
-        if producer.process.returncode != 0:
-            raise RunBroken(f"{producer.name} ended with {producer.process.returncode}: {producer.log()[-400:]}")
-
-
 async def _tell(run: Run, say: Say) -> None:
     while True:
         await asyncio.sleep(TELL_EVERY)
@@ -143,7 +135,8 @@ async def _tell(run: Run, say: Say) -> None:
 async def _state(stage: Stage, run: Run) -> dict[str, Any]:
     engine = await stage.engine()
     epoch = time.time() - time.monotonic()
-    return await snapshot(engine, epoch=epoch, effects=await effects_of(stage), seen=run.seen)
+    held = await snapshot(engine, epoch=epoch, effects=await effects_of(stage), seen=run.seen)
+    return together([*run.states, held])
 
 
 def commit() -> str:

@@ -73,3 +73,19 @@ async def _events(engine: Engine) -> list[list[Any]]:
         position = page.position
         if page.whole and len(page.events) < PAGE:
             return events
+
+
+def together(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several stores hold, as if it were one; all but jobs, events, counts and effects is the last one's."""
+    if len(states) == 1:
+        return states[0]
+    counts: Counter[str] = Counter()
+    for state in states:
+        counts.update(state["counts"])
+    return {
+        **states[-1],
+        "jobs": [job for state in states for job in state["jobs"]],
+        "events": [event for state in states for event in state["events"]],
+        "counts": dict(counts),
+        "effects": {id: number for state in states for id, number in state["effects"].items()},
+    }

@@ -80,6 +80,14 @@ class Member:
                 start_new_session=True,
             )
 
+    def started_with(self, env: Mapping[str, str]) -> None:
+        """End it, and start it anew with more variables."""
+        kept = self.kept
+        self.end()
+        self._env |= env
+        self.start()
+        self.kept = kept
+
     @property
     def running(self) -> bool:
         return self.process.poll() is None
@@ -155,9 +163,11 @@ class Stage:
 
     # ── what runs ──
 
-    def worker(self, name: str, *, concurrency: int = 4, processes: int = 1, **env: str) -> Member:
+    def worker(
+        self, name: str, *, concurrency: int = 4, processes: int = 1, url: str | None = None, **env: str
+    ) -> Member:
         """A `ropeway worker`, started again whenever it has ended."""
-        command = _ropeway("worker", TASKS, "--url", self.url, "--port", "-1", "--log-format", "json")
+        command = ropeway("worker", TASKS, "--url", url or self.url, "--port", "-1", "--log-format", "json")
         command += ["--concurrency", str(concurrency), "--processes", str(processes)]
         command += ["--lease-seconds", str(self.lease_seconds)]
         return self.add(name, command, kept=True, env={**self.worker_env, **env})
@@ -171,13 +181,14 @@ class Stage:
         *,
         fields: Mapping[str, object] | None = None,
         url: str | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Member:
         command = [sys.executable, "-m", "chaos.producing", "--url", url or self.url, "--name", name]
         command += ["--jobs", str(jobs), "--rate", str(rate), "--seed", str(self.chance.randrange(2**31))]
         command += ["--kinds", json.dumps(dict(kinds)), "--fields", json.dumps(dict(fields or {}))]
         if self.token:
             command += ["--token", self.token]
-        return self.add(name, command, kept=False, env=self.producer_env)
+        return self.add(name, command, kept=False, env={**self.producer_env, **(env or {})})
 
     def add(
         self, name: str, command: Sequence[str], *, kept: bool, env: Mapping[str, str] | None = None
@@ -187,8 +198,7 @@ class Stage:
         return member
 
     def environment(self, role: str) -> dict[str, str]:
-        paths = [str(ROOT), str(ROOT / "src"), str(ROOT / "chaos" / "inject")]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), HISTORY: str(self.histories), ROLE: role}
+        env = {**os.environ, "PYTHONPATH": python_path(), HISTORY: str(self.histories), ROLE: role}
         if self.token:
             env["ROPEWAY_TOKEN"] = self.token
         return env
@@ -220,11 +230,15 @@ class Stage:
 
     async def moved_to(self, server: PrivatePostgres) -> None:
         """The database is on another server now."""
+        self.server = server
+        await self.use(server.url_for("chaos"))
+
+    async def use(self, store: str) -> None:
+        """Another store is the one to look at from now on."""
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
-        self.server = server
-        self.direct = server.url_for("chaos")
+        self.direct = store
 
     def at_heal(self, do: Callable[[], None]) -> None:
         """What ends faults that go on by themselves."""
@@ -341,7 +355,7 @@ def _small_disk(folder: Path, size: str) -> Iterator[Path]:
 async def _prepare(stage: Stage) -> None:
     if stage.server is not None:
         stage.direct = stage.server.create_database("chaos")
-        _run(stage, "migrate", "up", "--url", stage.direct)
+        said(stage, "migrate", "up", "--url", stage.direct)
         await _make_effects(stage.direct)
     elif stage.store == "sqlite":
         stage.direct = f"sqlite:///{(stage.disk or stage.folder) / 'jobs.db'}"
@@ -357,7 +371,7 @@ async def _serve(stage: Stage) -> None:
     if stage.store == "memory":
         token_options = ["--no-auth"]
     else:
-        told = _run(
+        told = said(
             stage,
             "keys",
             "create",
@@ -371,17 +385,28 @@ async def _serve(stage: Stage) -> None:
         stage.token = json.loads(told)["token"]
         token_options = []
     for number, port in enumerate(ports):
-        command = _ropeway(
-            "server", "--url", target, "--port", str(port), "--log-level", "WARNING", *token_options
-        )
+        command = ropeway("server", "--url", target, "--port", str(port), "--log-level", "WARNING", *token_options)
         stage.add(f"api{number}", command, kept=stage.store != "memory", env=SERVER_LIMITS)
     stage.url = f"http://127.0.0.1:{ports[0]}"
+    await serving(stage, stage.url)
+
+
+async def serving(stage: Stage, url: str) -> None:
+    """Until a server says that it is ready."""
 
     def ready() -> bool:
-        with urlopen(f"{stage.url}/ready", timeout=2) as answer:
+        with urlopen(f"{url}/ready", timeout=2) as answer:
             return bool(answer.status == 200)
 
     await stage.until(lambda: asyncio.to_thread(ready), "the server is ready", within=START_SECONDS)
+
+
+async def finished(producers: Sequence[Member]) -> None:
+    """Until all producers have ended, each with all its jobs accepted."""
+    for producer in producers:
+        await asyncio.to_thread(producer.process.wait)
+        if producer.process.returncode != 0:
+            raise RunBroken(f"{producer.name} ended with {producer.process.returncode}: {producer.log()[-400:]}")
 
 
 async def _make_effects(url: str) -> None:
@@ -416,13 +441,21 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
-def _ropeway(*words: str) -> list[str]:
+def python_path(source: Path = ROOT / "src", *, recorded: bool = True) -> str:
+    """Where Python finds Ropeway and the tasks. `recorded`: the process writes down what it asks of engines."""
+    paths = [source, ROOT, *([ROOT / "chaos" / "inject"] if recorded else [])]
+    return os.pathsep.join(map(str, paths))
+
+
+def ropeway(*words: str) -> list[str]:
+    """The command line of one of Ropeway's commands."""
     return [sys.executable, "-m", "ropeway", *words]
 
 
-def _run(stage: Stage, *words: str) -> str:
-    env = {name: value for name, value in stage.environment("setup").items() if name != HISTORY}
-    done = subprocess.run(_ropeway(*words), cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+def said(stage: Stage, *words: str, **env: str) -> str:
+    """What one of Ropeway's commands says; RunBroken when it fails."""
+    known = {name: value for name, value in stage.environment("setup").items() if name != HISTORY} | env
+    done = subprocess.run(ropeway(*words), cwd=ROOT, env=known, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RunBroken(f"ropeway {words[0]} failed: {done.stderr[-500:]}")
     return done.stdout

@@ -75,6 +75,30 @@ async def downstream(ctx: JobContext) -> None:
         raise ConnectionError("the other side is down")
 
 
+# ── those that hold what must not be seen (E35) ──
+
+
+@app.task(name="chaos.keep")
+async def keep(ctx: JobContext, text: str) -> str:
+    """What it got is its result too. (Not called a secret: what is so called is masked by its name.)"""
+    started(ctx)
+    return text
+
+
+@app.task(name="chaos.drop", max_attempts=2, retry={"base": 0.2, "cap": 1.0})
+async def drop(ctx: JobContext, text: str) -> None:
+    """Fails with its payload at hand, and says nothing of it."""
+    started(ctx)
+    raise RuntimeError("as asked" if text else "nothing to keep")
+
+
+@app.task(name="chaos.tell", max_attempts=2, retry={"base": 0.2, "cap": 1.0})
+async def tell(ctx: JobContext) -> None:
+    """Fails as drivers do, with an address and a password in its words."""
+    started(ctx)
+    raise ConnectionError(os.environ["CHAOS_TOLD"])
+
+
 # ── those that kill the process they run in (E12) ──
 
 

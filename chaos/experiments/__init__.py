@@ -11,12 +11,30 @@ from chaos.experiments import (
     handlers,
     memory,
     networks,
+    pooling,
+    power,
+    secrets,
     surroundings,
+    upgrades,
     workers,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {
     each.id: each
-    for room in (workers, databases, networks, handlers, surroundings, direct, copies, failover, memory)
+    for room in (
+        workers,
+        databases,
+        networks,
+        handlers,
+        surroundings,
+        direct,
+        copies,
+        failover,
+        memory,
+        power,
+        pooling,
+        upgrades,
+        secrets,
+    )
     for each in room.EXPERIMENTS
 }

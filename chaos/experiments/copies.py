@@ -36,11 +36,11 @@ async def restored(run: Run) -> None:
         jobs = [NewJob("chaos.ok", queue=queue, idempotency_key=f"{queue}-{i}") for i in range(3 * SHARE)]
         await engine.enqueue(jobs)
         older = await leased_here(engine, run, queue, SHARE)
-        dump = stage.folder / f"{cycle}.sql"
-        await asyncio.to_thread(_dump, stage.server, stage.direct, dump)
+        copied = stage.folder / f"{cycle}.sql"
+        await asyncio.to_thread(dump, stage.server, stage.direct, copied)
         younger = await leased_here(engine, run, queue, SHARE)
         url = stage.server.create_database(f"restored{cycle}")
-        await asyncio.to_thread(_restore, stage.server, url, dump)
+        await asyncio.to_thread(_restore, stage.server, url, copied)
         async with PostgresEngine(url) as copy:
             answers = await copy.settle([Settlement(each.lease, Done()) for each in younger])
             younger_accepted += sum(not isinstance(answer, RopewayError) for answer in answers)
@@ -66,7 +66,8 @@ def fenced_after_restore(_facts: Facts, run: Run) -> list[Violation]:
     ]
 
 
-def _dump(server: PrivatePostgres, url: str, path: Path) -> None:
+def dump(server: PrivatePostgres, url: str, path: Path) -> None:
+    """Everything in a database, as text."""
     _program(server, ["pg_dump", "--dbname", url, "--file", str(path)])
 
 

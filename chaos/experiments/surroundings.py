@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +15,9 @@ from urllib.parse import urlsplit
 from chaos.checker import Violation
 from chaos.experiment import MIXED, Experiment, Run, Size
 from chaos.facts import Facts
+from chaos.preloaded import NoCompiler, built
 from chaos.proxy import FaultProxy, Trouble
-from chaos.stage import RunBroken, Stage
+from chaos.stage import RunBroken, Stage, serving
 from ropeway.settings import Settings
 
 # ── E10: wake-ups are lost ──
@@ -91,32 +94,56 @@ def herd_was_spread(facts: Facts, run: Run) -> list[Violation]:
 
 # ── E14: clocks that are wrong ──
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+#: Seconds that the clocks are wrong by, to begin with.
+TEN_MINUTES = 600.0
+
+
+class Clocks:
+    """The clocks of the workers, and of each server: files that say how wrong they are."""
+
+    def __init__(self, stage: Stage, library: Path) -> None:
+        self._folder = stage.folder
+        self._library = library
+        self.names: list[str] = []
+
+    def of(self, name: str, seconds: float) -> dict[str, str]:
+        """What a process is started with that lives by that clock."""
+        self.names.append(name)
+        self.turn(name, seconds)
+        return {"LD_PRELOAD": str(self._library), "SKEW_FILE": str(self._folder / name)}
+
+    def turn(self, name: str, seconds: float) -> None:
+        # In place, in one write: they have it mapped.
+        with os.fdopen(os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            file.write(struct.pack("d", seconds))
 
 
 @asynccontextmanager
-async def skewed(stage: Stage) -> AsyncIterator[None]:
-    """Workers live ten minutes ahead or behind, and jump by an hour in the middle of their work."""
-    if not FAKETIME.exists():  # noqa: ASYNC240 - a look at one file
-        raise RunBroken("libfaketime is not installed (apt install libfaketime)")
-    offsets = stage.folder / "faketime"
-    offsets.write_text("+600\n")
-    stage.worker_env |= {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(offsets),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
-    yield
+async def skewed(stage: Stage) -> AsyncIterator[Clocks]:
+    """Workers live ten minutes ahead, the servers ten minutes ahead and behind; the database's clock is right.
+
+    SQLite has no clock but its server's, so there the servers are left alone.
+    """
+    try:
+        clocks = Clocks(stage, await asyncio.to_thread(built, "skew", stage.folder))
+    except NoCompiler as error:
+        raise RunBroken(str(error)) from None
+    stage.worker_env |= clocks.of("clock-workers", TEN_MINUTES)
+    if stage.store == "postgres":
+        for number, server in enumerate(stage.named("api")):
+            wrong = clocks.of(f"clock-{server.name}", TEN_MINUTES * (-1) ** number)
+            await asyncio.to_thread(server.started_with, wrong)
+        if stage.over_http:
+            await serving(stage, stage.url)
+    yield clocks
 
 
 async def jumps(run: Run) -> None:
-    stage = run.stage
+    stage, clocks = run.stage, run.given
     while run.faults < run.size.faults:
         await asyncio.sleep(stage.chance.uniform(0.5, 1.0))
-        offset = stage.chance.choice([-600, 600, -3_600, 3_600, 0])
-        (stage.folder / "faketime").write_text(f"{offset:+d}\n")
+        offset = stage.chance.choice([-600.0, 600.0, -3_600.0, 3_600.0, 0.0])
+        clocks.turn(stage.chance.choice(clocks.names), offset)
         stage.nemesis.write("fault", "ok", kind="clock", offset=offset)
         run.faults += 1
 
@@ -173,7 +200,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="E14",
-        title="clocks of workers that are wrong and jump",
+        title="clocks of workers and servers that are wrong and jump",
         small=Size(4_000, 30),
         full=Size(8_000, 60),
         faults=jumps,
