@@ -10,15 +10,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chaos import report
+from chaos import mutants_command, report
 from chaos.experiments import EXPERIMENTS
+from chaos.mutants_still_sqlite import StillSqlite
+from chaos.peers import command as peers
 from chaos.real_simulation import simulate_real
 from chaos.runner import run
-from chaos.simulation import simulate
+from chaos.simulation import EngineMaker, simulate
 from chaos.stage import ENGINES, ROOT, RunBroken
 from devtools.private import NotAvailable, ServerFailed
+from ropeway.engines.memory import MemoryEngine
 
 RUNS = ROOT / "chaos" / "runs"
+
+#: The stores that answer on virtual time.
+SIMULATED: dict[str, EngineMaker] = {"memory": MemoryEngine, "sqlite": StillSqlite}
 
 #: What `make chaos` runs: ten minutes of what matters most.
 SELECTION = (
@@ -48,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description="Fault experiments on real processes.")
-    verbs = parser.add_subparsers(required=True, metavar="run | simulate | report | list")
+    verbs = parser.add_subparsers(required=True, metavar="run | simulate | mutants | peers | report | list")
     one = verbs.add_parser("run", help="experiments: E01, or E01,E02, or selection, or all")
     one.add_argument("experiments", metavar="E01[,E02...]", help="ids, or selection (ten minutes), or all")
     one.add_argument(
@@ -62,11 +68,18 @@ def _parser() -> argparse.ArgumentParser:
     many = verbs.add_parser("simulate", help="seeds on virtual time")
     many.add_argument("--seeds", type=int, default=100, metavar="N")
     many.add_argument("--real", action="store_true", help="with the real worker and upkeep")
+    many.add_argument("--engine", choices=tuple(SIMULATED), default="memory")
     many.add_argument("--first", type=int, default=0, metavar="SEED")
     many.set_defaults(do=_simulate)
+    broken = verbs.add_parser("mutants", help="how many seeds find each engine that is broken on purpose")
+    mutants_command.add_arguments(broken, RUNS)
     told = verbs.add_parser("report", help="write chaos/RESULTS.md from the runs")
     told.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER")
     told.set_defaults(do=_report)
+    same = verbs.add_parser("peers", help="the same faults on Ropeway and on its peers")
+    peers.add_arguments(same)
+    same.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER", help="default chaos/runs")
+    same.set_defaults(do=peers.run)
     known = verbs.add_parser("list", help="the experiments")
     known.set_defaults(do=_list)
     return parser
@@ -116,7 +129,7 @@ def _chosen(words: str, engines: str) -> list[tuple[str, str]]:
 def _simulate(asked: argparse.Namespace) -> int:
     began, jobs, broken = time.monotonic(), 0, []
     for seed in range(asked.first, asked.first + asked.seeds):
-        done = (simulate_real if asked.real else simulate)(seed)
+        done = (simulate_real if asked.real else simulate)(seed, SIMULATED[asked.engine])
         jobs += len(done.facts.finals)
         if done.violations:
             broken.append(seed)

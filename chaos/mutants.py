@@ -2,7 +2,7 @@
 
 The flaws are those that job queues have had: an ack that asks for no ticket, a reaper that overwrites what is
 done, a key that is stored before its job. Each is a subclass of the memory engine, so that a hundred seeds take
-seconds.
+seconds; the same flaws of the SQL engines are in `mutants_sqlite` and `mutants_postgres`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """The real worker and the real upkeep on virtual time: what a seed draws, in some ten milliseconds (E37).
 
-Producers, the network and the nemesis are simulated, the engine is the one in memory. Everything between is what
-runs in production: fetcher, runner, executor, completer, heartbeats, rescue and expiry.
+Producers, the network and the nemesis are simulated, the engine is the one in memory or SQLite's without its
+threads (`mutants_still_sqlite`). Everything between is what runs in production: fetcher, runner, executor,
+completer, heartbeats, rescue and expiry, and the service that producers and operators go through.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -26,10 +29,11 @@ from ropeway.core.errors import EngineError
 from ropeway.core.job import NewJob
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Released
-from ropeway.core.query import JobFilter
-from ropeway.core.states import LIVE_STATES
+from ropeway.core.query import MAX_PAGE, JobFilter
+from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.protocol import Engine, EngineRules, LeaseBatch, Settlement
+from ropeway.service.jobs import Jobs
 from ropeway.settings import Settings
 from ropeway.upkeep import Upkeep
 from ropeway.worker.inprocess import InProcessWorker
@@ -98,6 +102,8 @@ class RealWorld:
         self.nemesis = self.lines.recorder("nemesis")
         self.workers: list[RealWorker] = []
         self.healed = False
+        self.seen: list[tuple[str, int]] = []
+        self._position: str | None = None
 
     async def play(self) -> None:
         settings = Settings(url="memory://")
@@ -105,11 +111,11 @@ class RealWorld:
         for _ in range(WORKERS):
             await self.hire()
         async with Upkeep(upkeep_link, settings):
-            harming = asyncio.create_task(self._harm())
+            beside = [asyncio.create_task(work) for work in (self._harm(), self._operate(), self._follow())]
             await asyncio.gather(*(self._produce(number) for number in range(2)))
             await asyncio.sleep(FAULTY_SECONDS)
             self.healed = True
-            harming.cancel()
+            await _end(beside)
             for worker in self.workers:
                 worker.link.loss = 0.0
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -117,6 +123,7 @@ class RealWorld:
         for worker in self.workers:
             if not worker.recorder.dead:
                 await worker.worker.stop()
+        await self._read_on()
 
     async def _all_ended(self) -> None:
         while True:
@@ -129,10 +136,40 @@ class RealWorld:
         self.workers.append(worker)
         await worker.worker.__aenter__()
 
-    async def _produce(self, number: int) -> None:
-        recorder = self.lines.recorder(f"producer{number}")
+    def _service(self, process: str) -> Jobs:
+        """The service as a server has it, over a network of its own, with everything written down."""
         link: Any = Network(self.engine, self.chance, loss=LOSS, sleep=asyncio.sleep)
-        engine: Any = RecordingEngine(link, recorder)
+        return Jobs(cast("Engine", RecordingEngine(link, self.lines.recorder(process))))
+
+    async def _operate(self) -> None:
+        """Cancels what runs and makes run again what has ended, as people do."""
+        jobs = self._service("operator")
+        while True:
+            await asyncio.sleep(self.chance.uniform(1.0, 3.0))
+            cancels = self.chance.random() < 0.5
+            where = JobFilter(states=frozenset({State.RUNNING}) if cancels else TERMINAL_STATES)
+            found = (await jobs.page(where, order="oldest", limit=MAX_PAGE)).jobs
+            if found:
+                ids = [self.chance.choice(found).id]
+                with contextlib.suppress(EngineError):
+                    await (jobs.cancel(ids) if cancels else jobs.retry(ids))
+
+    async def _follow(self) -> None:
+        while True:
+            await self._read_on()
+            await asyncio.sleep(0.5)
+
+    async def _read_on(self) -> None:
+        """What the log says since the last time."""
+        events = True
+        while events:
+            page = await self.engine.tail(self._position, limit=50)
+            self.seen += [(str(event.job_id), event.seq) for event in page.events]
+            self._position = page.position
+            events = bool(page.events)
+
+    async def _produce(self, number: int) -> None:
+        jobs = self._service(f"producer{number}")
         kinds, weights = list(KINDS), list(KINDS.values())
         for index in range(JOBS // 2):
             (kind,) = self.chance.choices(kinds, weights)
@@ -144,7 +181,7 @@ class RealWorld:
                 delay=self.chance.choice([None, None, self.chance.uniform(0.5, 3.0)]),
                 retry=SOON,
             )
-            await _accepted(engine, job, self.chance)
+            await _accepted(jobs, job, self.chance)
             await asyncio.sleep(self.chance.uniform(0.0, 1.0))
 
     async def _harm(self) -> None:
@@ -172,15 +209,25 @@ class RealWorld:
         worker.link.closed = worker.recorder.dead
 
 
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel them; one that broke by itself breaks the run."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
 def _seen(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
 
 
-async def _accepted(engine: Engine, job: NewJob, chance: random.Random) -> None:
+async def _accepted(jobs: Jobs, job: NewJob, chance: random.Random) -> None:
     while True:
         try:
-            await engine.enqueue([job])
+            await jobs.enqueue(job)
         except EngineError:
             await asyncio.sleep(chance.uniform(0.05, 0.3))
         else:
@@ -239,8 +286,12 @@ def simulate_real(seed: int, make: EngineMaker = MemoryEngine) -> Simulated:
 
     async def whole() -> tuple[RealWorld, dict[str, Any]]:
         world = RealWorld(seed, loop, make)
-        await world.play()
-        return world, await snapshot(world.engine, epoch=BEGIN.timestamp())
+        await world.engine.open()
+        try:
+            await world.play()
+            return world, await snapshot(world.engine, epoch=BEGIN.timestamp(), seen=world.seen)
+        finally:
+            await world.engine.close()
 
     world, final = run_virtually(seed, whole(), loop)
     facts = gather(world.lines.lines, {**final, "crash_limit": CRASH_LIMIT})

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chaos import mutants_told
+from chaos.peers import table as peers
+
 HEAD = """# What the faults did
 
 Written by `python -m chaos report` from the runs' own files; nothing here is typed by hand. How a run goes, what
@@ -45,7 +48,8 @@ COLUMNS = (
 def write(runs: Path, path: Path) -> Path:
     """The report of all runs in a folder."""
     told = [json.loads(file.read_text()) for file in sorted(runs.glob("*/figures.json"))]
-    path.write_text("\n".join([HEAD, *_sums(told), *_table(told), *_violations(told)]) + "\n")
+    more = [*peers.section(runs), *mutants_told.section(runs)]
+    path.write_text("\n".join([HEAD, *_sums(told), *_table(told), *more, *_violations(told)]) + "\n")
     return path
 
 

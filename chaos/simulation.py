@@ -1,15 +1,17 @@
 """A small world on virtual time: producers, workers, upkeep and operators round one engine, and a nemesis.
 
 Everything is drawn from the seed, so a run that finds something can be had again. It takes some milliseconds,
-because nobody waits for real; the engine is the real one, in memory or broken on purpose.
+because nobody waits for real; the engine is a real one that answers at once, right or broken on purpose.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import msgspec
@@ -26,9 +28,11 @@ from ropeway.core.job import NewJob
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
 from ropeway.core.payload import JobError
+from ropeway.core.query import MAX_PAGE, JobFilter
 from ropeway.core.retry import RetryPolicy
+from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
 from ropeway.engines.memory import MemoryEngine
-from ropeway.engines.protocol import EngineRules, Leased, Settlement, WorkerRef
+from ropeway.engines.protocol import Engine, EngineRules, Leased, Settlement, WorkerRef
 from ropeway.runtime.clock import Clock
 from ropeway.runtime.ids import token
 
@@ -36,6 +40,7 @@ QUEUE = "default"
 LEASE_SECONDS = 3.0
 BEAT_SECONDS = 1.0
 CRASH_LIMIT = 3
+
 
 #: Each kind of job and how often it comes. Those that always fail or always kill are rare in life, and the only
 #: ones that show a limit which is not kept.
@@ -50,7 +55,8 @@ KINDS: dict[str, float] = {
 
 SOON = RetryPolicy(base=0.2, factor=1.5, cap=1.0)
 
-EngineMaker = Callable[[EngineRules, Clock], MemoryEngine]
+#: Makes the engine of one run, which is opened and closed by the run.
+EngineMaker = Callable[[EngineRules, Clock], Engine]
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Size:
     jobs: int = 70
     workers: int = 5
     seconds: float = 40.0
-    #: Time to end everything once the faults are over.
+    #: Time to end everything once the faults are over; whoever is done sooner is not waited for.
     drain: float = 120.0
     loss: float = 0.08
 
@@ -79,21 +85,31 @@ class Simulated:
 
 
 def simulate(seed: int, make: EngineMaker = MemoryEngine, size: Size = USUAL) -> Simulated:
-    """One run: a legal one has no violations."""
-    # Jitter of retries comes from the common source.
+    """One run: a legal one has no violations. The engine has to answer without waiting."""
+    # Jitter of retries comes from the common source, ids and tokens from the machine's.
     random.seed(seed)
+    with mock.patch.object(os, "urandom", random.Random(seed).randbytes):
+        return _simulated(seed, make, size)
+
+
+def _simulated(seed: int, make: EngineMaker, size: Size) -> Simulated:
     world = World(seed)
     rules = msgspec.structs.replace(
         EngineRules(), decisions=msgspec.structs.replace(EngineRules().decisions, crash_limit=CRASH_LIMIT)
     )
     lines = Lines(world.seconds)
-    scene = Scene(world, make(rules, world), lines, size)
-    scene.begin()
-    world.run(size.seconds)
-    scene.heal()
-    world.run(size.seconds + size.drain)
-    world.finish()
-    final = at_once(snapshot(scene.engine, epoch=BEGIN.timestamp(), seen=scene.seen))
+    engine = make(rules, world)
+    at_once(engine.open())
+    try:
+        scene = Scene(world, engine, lines, size)
+        scene.begin()
+        world.run(size.seconds)
+        scene.heal()
+        scene.drain()
+        world.finish()
+        final = at_once(snapshot(engine, epoch=BEGIN.timestamp(), seen=scene.seen))
+    finally:
+        at_once(engine.close())
     facts = gather(lines.lines, {**final, "crash_limit": CRASH_LIMIT})
     return Simulated(seed, facts, check(facts), lines.lines)
 
@@ -101,7 +117,7 @@ def simulate(seed: int, make: EngineMaker = MemoryEngine, size: Size = USUAL) ->
 class Scene:
     """Who takes part, and what happens to them."""
 
-    def __init__(self, world: World, engine: MemoryEngine, lines: Lines, size: Size) -> None:
+    def __init__(self, world: World, engine: Engine, lines: Lines, size: Size) -> None:
         self.world = world
         self.engine = engine
         self.size = size
@@ -110,11 +126,12 @@ class Scene:
         self._chance = world.chance
         self._nemesis = lines.recorder("nemesis")
         self._healed = False
+        self._producing = 2
         self._workers: list[Worker] = []
         self._names = 0
 
     def begin(self) -> None:
-        for number in range(2):
+        for number in range(self._producing):
             self.world.start(f"producer{number}", lambda task, n=number: self._produce(task, n))  # type: ignore[misc]
         for _ in range(self.size.workers):
             self._hire()
@@ -128,6 +145,18 @@ class Scene:
         self._healed = True
         for worker in self._workers:
             worker.link.loss = 0.0
+
+    def drain(self) -> None:
+        """Go on until every job has ended or the time for it is over, and then until those that were paused have
+        said their last, stale words."""
+        world, over = self.world, self.world.time + self.size.drain
+        awake = max(worker.task.paused_until for worker in self._workers)
+        while world.time < over and (self._producing or self._live()):
+            world.run(min(world.time + 2.0, over))
+        world.run(max(world.time, awake) + 3.0)
+
+    def _live(self) -> bool:
+        return bool(at_once(self.engine.count(JobFilter(states=LIVE_STATES), cap=1)).number)
 
     def connected(self, process: str) -> tuple[RecordingEngine, Network, LineRecorder]:
         """The engine over a network of one's own, with everything written down."""
@@ -154,6 +183,7 @@ class Scene:
             if self._chance.random() < 0.15:
                 await self._enqueue(engine, job)
             await Sleep(self._chance.uniform(0.0, 2 * self.size.seconds / self.size.jobs))
+        self._producing -= 1
 
     async def _enqueue(self, engine: RecordingEngine, job: NewJob) -> None:
         """As any careful client: the same key again until there is an answer."""
@@ -187,13 +217,14 @@ class Scene:
             await Sleep(self._chance.uniform(0.5, 1.5))
             cancels = self._chance.random() < 0.5
             # Running ones are cancelled, ended ones made to run again; the others refuse.
-            ids = [id for id, row in self.engine.jobs.items() if (row.token if cancels else row.ended) is not None]
-            if not ids:
+            where = JobFilter(states=frozenset({State.RUNNING}) if cancels else TERMINAL_STATES)
+            found = (await self.engine.find(where, order="oldest", limit=MAX_PAGE)).jobs
+            if not found:
                 continue
-            id = self._chance.choice(ids)
+            job = self._chance.choice(found)
             call = engine.cancel if cancels else engine.redrive
             try:
-                await call([id])
+                await call([job.id])
             except RopewayError:
                 continue
 
