@@ -241,10 +241,10 @@ async def test_a_waiter_of_many_queues_looks_no_more_often_than_one_of_a_single_
         h.engine.questions = 0
         began = asyncio.get_running_loop().time()
         await until(lambda: h.engine.questions >= 10)
-        # One look was due when the count began, one may be half over; a hundred lanes by themselves would ask
-        # a hundred times in the time of one interval.
+        # One look was due when the count began, one may be half over, and on a busy machine late ones come close
+        # together; a hundred lanes by themselves would ask a hundred times in the time of one interval.
         elapsed = asyncio.get_running_loop().time() - began
-        assert h.engine.questions <= elapsed / (0.8 * 0.1) + 2
+        assert h.engine.questions <= elapsed / (0.5 * 0.1) + 2
         # What comes without a signal is still found.
         h.engine.deaf = True
         await h.engine.enqueue([NewJob(type="a", queue="q77")])

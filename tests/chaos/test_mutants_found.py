@@ -27,7 +27,7 @@ KEPT_SEEDS = (0, 2_615)
 SMALL = Size(jobs=24, workers=3, seconds=12.0, drain=40.0)
 
 #: Those that the quick tests look for.
-QUICK_ON_POSTGRES = ("AckUnfenced", "DoubleLease")
+QUICK = ("AckUnfenced", "DoubleLease")
 
 
 def test_every_store_has_every_mutant() -> None:
@@ -59,7 +59,7 @@ def _without_ids(line: dict[str, Any]) -> tuple[object, ...]:
     return line["t"], line["process"], line["op"], line["phase"]
 
 
-@pytest.mark.parametrize("name", mutants_sqlite.MUTANTS)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_broken_sqlite_is_found_out(name: str) -> None:
     """By the first seed or the second; that it is 95 of 100 is what `python -m chaos mutants` measures."""
     sqlite = kind_of("sqlite")
@@ -118,13 +118,13 @@ def test_a_right_postgres_breaks_no_rule(postgres: Kind) -> None:
     assert look(postgres, None, [0], SMALL) == []
 
 
-@pytest.mark.parametrize("name", QUICK_ON_POSTGRES)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_broken_postgres_is_found_out(postgres: Kind, name: str) -> None:
     assert _found_soon(postgres, name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in mutants_postgres.MUTANTS if name not in QUICK_ON_POSTGRES])
+@pytest.mark.parametrize("name", [name for name in mutants_postgres.MUTANTS if name not in QUICK])
 def test_every_broken_postgres_is_found_out(postgres: Kind, name: str) -> None:
     assert _found_soon(postgres, name)
 
