@@ -17,6 +17,8 @@ from devtools.waiting import wait_until
 from tests.api.corpus import ALL_SCOPES
 from tests.api.served import ROOT, Served, a_store, bodies_until, connected_to, request_bytes, server
 
+pytestmark = pytest.mark.slow
+
 #: Set up for every process that finds it on its path: each span becomes a line of a file, with all that is in it.
 TRACING = """
 import os
@@ -101,7 +103,7 @@ class Evidence:
             self.processes.append(line.replace(b"\0", b" ").decode(errors="replace"))
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def evidence(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
     folder = tmp_path_factory.mktemp("canaries")
     path = folder / "tracing"

@@ -146,6 +146,7 @@ def accepted_without_a_key(statuses: Mapping[tuple[str, int], int]) -> list[tupl
     return [(operation, status) for operation, status in statuses if status < 400 and operation not in public]
 
 
+@pytest.mark.slow
 def test_requests_made_from_the_document_find_nothing(served: Served) -> None:
     token = served.key(*ALL_SCOPES, tenant="fuzz-all")
     fuzzed = fuzz(served, token, examples=3, phases=("examples", "fuzzing"))

@@ -102,7 +102,8 @@ def unreadable(page: Page, name: str, *, whole: bool) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("phone", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["desk", "phone"])
+@pytest.mark.slow
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
 def test_everybody_can_read_it(shown_sqlite: Furnished, tabs: Tabs, phone: bool) -> None:
     page = tabs.new(phone=phone)
     skipped = {"job-queued", "job-scheduled", "job-cancelled", "job-retrying"}  # they have no parts of their own

@@ -29,6 +29,7 @@ def test_memory_at_length() -> None:
     run_model(MemoryHarness(), examples=ASKED or 2_000, steps=SLOW_STEPS)
 
 
+@pytest.mark.slow
 def test_sqlite() -> None:
     run_model(SqliteHarness(), examples=ASKED or 60, steps=STEPS)
 

@@ -288,6 +288,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=st.lists(steps, min_size=3, max_size=30), limit=st.integers(1, 3))
 @example(plan=[("write", 0), ("write", 1), ("commit", 1), ("read", 1), ("commit", 0)], limit=1)

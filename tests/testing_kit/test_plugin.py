@@ -48,6 +48,7 @@ def test_it_is_a_plugin_that_pytest_finds_by_itself() -> None:
     assert found.value == "pytest_ropeway"
 
 
+@pytest.mark.slow
 def test_a_project_that_does_not_use_it_pays_nothing(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_other="""
@@ -101,6 +102,7 @@ def test_the_app_is_named_by_a_fixture_or_in_the_test(project: pytest.Pytester) 
     run(project).assert_outcomes(passed=5)
 
 
+@pytest.mark.slow
 def test_failures_point_to_the_test_and_to_the_handler(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_failing="""
@@ -145,6 +147,7 @@ def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> No
     assert not (pytester.path / "ropeway.db").exists()
 
 
+@pytest.mark.slow
 def test_the_failure_that_the_documentation_shows_is_the_one_you_get(pytester: pytest.Pytester) -> None:
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     write(pytester, "tasks.py", "conftest.py")
