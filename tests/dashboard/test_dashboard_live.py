@@ -135,7 +135,7 @@ async def test_the_loop_ends_when_nobody_looks_and_begins_again(monkeypatch: pyt
 
 
 async def test_a_slow_store_is_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look that takes longer than a second is followed by a pause of the same length."""
+    """A look that takes long is followed by a pause four times as long: a fifth of the time is spent looking."""
     async with looking() as (engine, watched):
         slept: list[float] = []
         sleep = asyncio.sleep
@@ -151,7 +151,23 @@ async def test_a_slow_store_is_not_asked_all_the_time(monkeypatch: pytest.Monkey
         monkeypatch.setattr(engine, "queue_stats", slow)
         monkeypatch.setattr(live.asyncio, "sleep", noted)
         await watched.overview(TENANT)
-        await until(lambda: [seconds for seconds in slept if seconds >= 0.05], within=10)
+        await until(lambda: [seconds for seconds in slept if seconds >= 4 * 0.05], within=10)
+
+
+async def test_the_first_look_counts_less_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes first waits for it."""
+    async with looking(every=60.0) as (engine, watched):
+        caps: list[int] = []
+        look = engine.queue_stats
+
+        async def noted(*arguments: Any, cap: int, **options: Any) -> Any:
+            caps.append(cap)
+            return await look(*arguments, cap=cap, **options)
+
+        monkeypatch.setattr(engine, "queue_stats", noted)
+        await watched.overview(TENANT)
+        await watched.refresh(TENANT)
+        assert caps == [live.FIRST_COUNTED, live.MOST_COUNTED]
 
 
 # ── What is seen ──

@@ -49,6 +49,15 @@ async def test_every_job_is_found_once(fresh_database: str, order: Order, limit:
         assert calls > 3, "one call looked at everything"
 
 
+@pytest.mark.parametrize("others", range(8, 13))
+async def test_a_job_at_the_very_end_of_a_step_is_found(fresh_database: str, others: int) -> None:
+    async with opened(fresh_database) as engine:
+        (rare,) = await engine.enqueue([NewJob("rare", queue="q")])
+        await enqueue_many(engine, others, queue="q")
+        found = await Jobs(engine).search(RARE, seconds=60.0)
+        assert [job.id for job in found.jobs] == [rare.id]
+
+
 async def test_a_service_goes_on_while_there_is_time(fresh_database: str) -> None:
     async with opened(fresh_database) as engine:
         rare = await rare_among_many(engine)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ropeway.core.history import ALL_QUEUES, LONG_STEP, STEP, Sample, last_step, step_of
+from ropeway.core.history import ALL_QUEUES, LONG_STEP, STEP, Observed, Sample, last_step, step_of
 from ropeway.engines.protocol import Engine
 from ropeway.service.history import History
 from ropeway.testing.conformance.kit import ack, enqueue_many, lease_some
@@ -72,15 +72,24 @@ async def test_a_queue_in_which_nothing_moves_is_kept_as_well(harness: Harness) 
         assert sample.oldest > 10 * STEP
 
 
-async def test_of_many_processes_one_does_it(harness: Harness) -> None:
+async def test_of_many_processes_one_does_it(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async with harness.subject() as subject:
         engine = subject.engine
+        looks: list[datetime] = []
+        observe = engine.observe
+
+        async def noted(since: datetime, until: datetime) -> list[Observed]:
+            looks.append(since)
+            return await observe(since, until)
+
+        monkeypatch.setattr(engine, "observe", noted)
         await enqueue_many(engine, 5, queue="a")
         await to_the_next(subject, STEP, more=3)
         historians = [Historian(engine) for _ in range(8)]
         await asyncio.gather(*(historian.run_once() for historian in historians))
         (sample,) = await kept(engine)
         assert sample.enqueued == 5
+        assert len(looks) == 1
 
 
 async def test_long_steps_are_made_of_short_ones(harness: Harness) -> None:
