@@ -39,17 +39,21 @@ say() { printf '%s\n' "$*" >&2; }
 # came is in $work/NAME.reply and $work/NAME.head. In the background, so that a signal is heard while it waits.
 once() {
   local data=()
+  : >"$work/$4.status" # also when it is broken off before it began
   [ -z "$3" ] || data=(--header 'Content-Type: application/json' --data-binary "@$3")
   curl --silent --config "$work/curl" --request "$1" "${data[@]}" --max-time "$patience" \
     --output "$work/$4.reply" --dump-header "$work/$4.head" --write-out '%{http_code}' "$url$2" >"$work/$4.status" &
   asking=$!
   # A signal that came before there was something to break off.
-  [ -z "$stopping" ] || [ "$4" != lease ] || kill "$asking" 2>/dev/null
+  [ -z "$stopping" ] || [ "$4" != lease ] || break_off
   until_gone "$asking"
   asking=''
   status=$(<"$work/$4.status")
   status=${status:-000}
 }
+
+# -KILL: a child that has not become curl yet would run our traps on any other signal, and remove $work.
+break_off() { kill -KILL "$asking" 2>/dev/null; }
 
 # Waits for a process of ours; a signal ends bash's own wait, not this one. Sets `code`.
 until_gone() {
@@ -213,7 +217,7 @@ run_job() {
     failed "exit code $code" "$code"
   fi
   for pid in "$beating" ${draining:+"$draining"}; do
-    kill -- "-$pid" 2>/dev/null
+    kill -KILL -- "-$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
   done
 }
@@ -264,7 +268,7 @@ leave() {
   if [ -n "$running" ]; then
     drain
   elif [ -n "$polling" ] && [ -n "$asking" ]; then
-    kill "$asking" 2>/dev/null
+    break_off
   fi
 }
 

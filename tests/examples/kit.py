@@ -238,7 +238,7 @@ class WorkerTests:
         began = time.monotonic()
         assert worker.stop() == 0
         assert time.monotonic() - began < 10
-        assert fleet.names() == []
+        assert fleet.names() == [], worker.log()
 
     def test_a_job_that_is_no_longer_ours_is_stopped(self, fleet: Fleet) -> None:
         worker = fleet.start(LEASE_SECONDS="2", SLOTS="1")

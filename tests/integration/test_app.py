@@ -51,7 +51,7 @@ from ropeway import (
     UsageError,
     WorkerRef,
 )
-from ropeway.client.results import Results
+from ropeway.client.results import FIRST_LOOK, GROWTH, Results
 from ropeway.core.job import Job
 from ropeway.engines.memory import MemoryEngine
 from ropeway.observability import tracing
@@ -339,18 +339,21 @@ class Counting:
         return await self.engine.get(ids, **options)
 
 
-async def test_all_awaited_results_are_one_poll() -> None:
+async def test_all_awaited_results_are_one_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = MemoryEngine()
     counting = Counting(engine)
     results = Results(counting)  # type: ignore[arg-type]
     answers = await engine.enqueue([NewJob("t") for _ in range(300)])
-    clock = asyncio.get_running_loop().time
-    begin = clock()
-    waiting = [asyncio.ensure_future(results.ended(answer.id, "default")) for answer in answers]
-    waiting.append(asyncio.ensure_future(results.ended(answers[0].id, "default")))
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as time_stands_still:  # they arrive at one instant, however busy the machine is
+        now = loop.time()
+        time_stands_still.setattr(loop, "time", lambda: now)
+        waiting = [asyncio.ensure_future(results.ended(answer.id, "default")) for answer in answers]
+        waiting.append(asyncio.ensure_future(results.ended(answers[0].id, "default")))
+        await asyncio.sleep(0)
     await counting.asked(times=6)
-    # After 20, 50, 95, 163, 264 and 416 ms, a little earlier to go together, later on a busy machine.
-    assert clock() - begin > 0.3
+    # Looked at after 20, 50, 95, 163, 264 and 416 ms: each wait is half as long again.
+    assert [one.delay for one in results._awaited.values()] == pytest.approx([FIRST_LOOK * GROWTH**6] * 300)
     await engine.cancel([answer.id for answer in answers])
     jobs = await asyncio.gather(*waiting)
     assert {job.state for job in jobs} == {State.CANCELLED}
