@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import uvicorn
 
 from ropeway.api.app import Api, build_app
+from ropeway.api.below import Application, Below
 from ropeway.api.guard import LOOPBACK_NAMES, Guard, scan
 from ropeway.api.protocol import HEAD_SECONDS, ClosesSlowHeads
 from ropeway.api.routes import ROUTES
@@ -225,8 +226,10 @@ class Server:
         raise ConfigurationError(f"cannot listen on {place}: {error.strerror or error}", hint=hint) from error
 
     def _config(self) -> uvicorn.Config:
+        prefix = self.settings.path_prefix
+        site: Application = Site(self.api, self.dashboard)
         config = uvicorn.Config(
-            Site(self.api, self.dashboard),
+            site if prefix is None else Below(site, prefix),
             http=ClosesSlowHeads,
             ws="none",
             loop="none",

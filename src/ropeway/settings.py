@@ -76,6 +76,14 @@ HostNames = Annotated[
         extra={"expected": "host names with commas between them, such as jobs.example.com,jobs.internal"},
     ),
 ]
+PathPrefix = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+\Z",
+        max_length=200,
+        extra={"expected": "a path such as /tools/ropeway, without a slash at its end"},
+    ),
+]
 File = Annotated[
     str, msgspec.Meta(min_length=1, pattern=r"^[^\n\0]+\Z", extra={"expected": "the path of a file in PEM form"})
 ]
@@ -221,6 +229,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Switch,
         _says("Whether a proxy in front speaks TLS, so that the server may listen beyond this host without it."),
     ] = False
+    path_prefix: Annotated[
+        PathPrefix | None,
+        _says("The path under which a proxy shows the server, when it passes paths on as they came."),
+    ] = None
     tls_cert: Annotated[File | None, _says("The server's certificate chain; with `tls_key` it speaks HTTPS.")] = (
         None
     )

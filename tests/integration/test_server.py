@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 
 from devtools.waiting import wait_until
+from ropeway.core.errors import ConfigurationError
+from ropeway.settings import Settings
 from tests.integration.cli_kit import Cli
 
 PATIENCE = 60.0
@@ -250,6 +252,40 @@ def test_behind_a_proxy_it_answers_to_its_names_and_its_address(tmp_path: Path) 
                 connection.request("GET", "/health", headers={"Host": host})
                 with connection.getresponse() as answer:
                     assert answer.status == status, host
+
+
+def test_below_a_path_that_the_proxy_passes_on(tmp_path: Path) -> None:
+    with server(tmp_path, "--port", "0", "--path-prefix", "/tools/ropeway") as running:
+        port = int(running.wait().rpartition(":")[2])
+        token = (tmp_path / "ropeway.db.token").read_text().strip()
+
+        def ask(method: str, path: str, body: str | None = None) -> tuple[int, str, str]:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+                connection.request(method, path, body, headers)
+                with connection.getresponse() as answer:
+                    return answer.status, answer.getheader("Location", ""), answer.read().decode()
+
+        status, where, _ = ask("POST", "/tools/ropeway/v1/jobs", '{"type":"t"}')
+        assert (status, where.rpartition("/")[0]) == (201, "/tools/ropeway/v1/jobs")
+        assert ask("GET", where)[0] == 200
+        assert ask("GET", where.removeprefix("/tools/ropeway"))[0] == 200, "whoever knows no proxy"
+        assert ask("GET", "/tools/ropeway/health")[0] == 200
+        # A page says where the others are from where it is itself; without the slash that would be elsewhere.
+        assert ask("GET", "/tools/ropeway?a=b")[:2] == (308, "/tools/ropeway/?a=b")
+        status, where, _ = ask("GET", "/tools/ropeway/ui/jobs")
+        assert (status, where) == (303, "../ui/login")
+        status, _, page = ask("GET", "/tools/ropeway/ui/login")
+        assert status == 200
+        assert 'action="../ui/login"' in page
+        for path in ("/tools", "/tools/ropewayx/health", "/tools/ropeway/tools/ropeway/health", "/x/tools/ropeway/"):
+            assert ask("GET", path)[0] == 404, path
+
+
+@pytest.mark.parametrize("prefix", ["tools", "/", "/tools/", "/to ols", "//x", "/..", "/a/../b", "/%41", "/a?b"])
+def test_a_path_that_is_none(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="a path such as /tools/ropeway, without a slash at its end"):
+        Settings.load({"path_prefix": prefix})
 
 
 def test_metrics_have_a_port_of_their_own_if_wanted(tmp_path: Path) -> None:

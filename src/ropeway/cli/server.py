@@ -52,6 +52,10 @@ def server(
         bool | None,
         typer.Option("--behind-proxy", help="A proxy in front speaks TLS, so beyond this host it need not."),
     ] = None,
+    path_prefix: Annotated[
+        str | None,
+        typer.Option("--path-prefix", metavar="PATH", help="The path under which a proxy shows it, if it keeps it."),
+    ] = None,
     tls_cert: Annotated[
         str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak HTTPS with this.")
     ] = None,
@@ -88,6 +92,7 @@ def server(
             "port": port,
             "host_names": ",".join(host_names) if host_names else None,
             "behind_proxy": behind_proxy,
+            "path_prefix": path_prefix,
             "tls_cert": tls_cert,
             "tls_key": tls_key,
             "compat": compat,
