@@ -15,6 +15,7 @@ from ropeway.core.history import (
     STEP,
     Observed,
     Sample,
+    carried_on,
     histogram,
     last_step,
     merged,
@@ -83,13 +84,40 @@ def test_what_happened_adds_up_and_what_waited_is_that_of_the_end() -> None:
 def test_a_series_has_a_point_for_each_stretch_and_none_where_nothing_is_known(name: str) -> None:
     length, point = RANGES[name]
     since = step_of(NOON - timedelta(seconds=length), point)
-    series = series_of([one(-point, succeeded=10.0, waiting=3)], name, since, NOON)
+    samples = [one(-point, succeeded=10.0, waiting=3)]
+    series = series_of(samples, samples, name, since, NOON)
     assert len(series.at) == length // point
     assert series.at == sorted(series.at)
-    assert series.succeeded[-1] == pytest.approx(10.0 * 60 / point), "a rate per minute"
+    assert series.succeeded[-1] == pytest.approx(10.0 * 60 / STEP), "a rate per minute of what was looked at"
     assert series.waiting[-1] == 3
     assert series.succeeded[:-1] == [None] * (len(series.at) - 1)
     assert series.wait_p50[-1] is None
+
+
+def test_a_rate_is_of_the_steps_that_were_looked_at() -> None:
+    """The newest point is never complete, and of the oldest a part is forgotten."""
+    since = NOON - timedelta(hours=1)
+    samples = [one(-30, "", succeeded=5.0), one(-15, "", succeeded=5.0), one(-3_585, "", enqueued=3.0)]
+    series = series_of(samples, samples, "1h", since, NOON)
+    assert series.succeeded[-1] == pytest.approx(20.0), "10 in half a minute"
+    assert series.enqueued[0] == pytest.approx(12.0)
+
+
+def test_a_queue_had_nothing_in_a_step_of_which_there_is_no_sample_of_it() -> None:
+    whole = [one(seconds, "", succeeded=9.0, waiting=4) for seconds in (-120, -60, -45, -30)]
+    mine = [one(-60, succeeded=6.0, waiting=3, oldest=8.0)]
+    series = series_of(mine, whole, "1h", NOON - timedelta(hours=1), NOON)
+    assert series.succeeded[-2:] == [0.0, pytest.approx(8.0)], "6 in three quarters of a minute"
+    assert series.waiting[-2:] == [0, 0], "what there was at the end"
+    assert series.oldest[-1] is None
+    assert series.succeeded[-3] is None, "nobody looked"
+
+
+def test_what_is_not_counted_to_the_end_is_reckoned() -> None:
+    before = one(0, waiting=20_000, running=10)
+    now = one(15, enqueued=500.0, succeeded=90.0, dead=5.0, cancelled=5.0, waiting=10_000, running=20)
+    assert carried_on(now, before).waiting == 20_390
+    assert carried_on(now, one(0, waiting=300)).waiting == 10_000, "there are at least those that were counted"
 
 
 @pytest.mark.parametrize(

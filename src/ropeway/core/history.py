@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from ropeway.core.states import EventName
 
@@ -62,6 +63,25 @@ class Sample(msgspec.Struct, frozen=True):
     oldest: float | None = None
     waits: Histogram = EMPTY
     runs: Histogram = EMPTY
+
+    @property
+    def busy(self) -> bool:
+        """Whether there was anything to tell of."""
+        happened = self.enqueued or self.succeeded or self.failed or self.dead or self.cancelled
+        return bool(happened or self.waiting or self.running)
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How much of a queue waits and runs now, and how many seconds the first in line has been due.
+
+    `capped`: they were not counted to the end, there are at least so many.
+    """
+
+    queue: str
+    waiting: int
+    running: int = 0
+    oldest: float | None = None
+    capped: bool = False
 
 
 def step_of(at: datetime, step: int) -> datetime:
@@ -145,3 +165,11 @@ def merged(samples: Sequence[Sample], at: datetime, step: int, *, queue: str) ->
 
 def _added(histograms: Sequence[Histogram]) -> Histogram:
     return tuple(map(sum, zip(*histograms, strict=True)))
+
+
+def carried_on(sample: Sample, before: Sample) -> Sample:
+    """A sample whose jobs were not counted to the end, reckoned from the one before: what there was and came, less
+    what ended. Never less than was counted."""
+    ended = sample.succeeded + sample.dead + sample.cancelled
+    waiting = before.waiting + before.running + sample.enqueued - ended - sample.running
+    return replace(sample, waiting=max(sample.waiting, round(waiting)))

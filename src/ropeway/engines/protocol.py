@@ -25,7 +25,7 @@ from ropeway.core.decide import Rules
 from ropeway.core.errors import RopewayError
 from ropeway.core.events import Event, EventPage
 from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo
-from ropeway.core.history import Observed, Sample
+from ropeway.core.history import Depth, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
 from ropeway.core.joblog import DEFAULT_LINES, LogLine
 from ropeway.core.lease import Lease
@@ -449,6 +449,16 @@ class Remembering(Protocol):
     ) -> list[Sample]:
         """Kept samples of steps that began in that time, by time and queue. `prune` removes them when theirs is
         over."""
+        ...
+
+    async def latest(self, *, step: int, since: datetime, until: datetime, busy: bool = False) -> list[Sample]:
+        """Of each tenant the newest kept sample of all its queues together, of steps that began in that time; with
+        `busy` the newest that has anything to tell of. By tenant."""
+        ...
+
+    async def depths(self, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> list[Depth]:
+        """How much of each queue waits and runs now, by name; queues with neither are left out. Of a queue about
+        `cap` jobs are looked at: it costs the same however large the backlog is, and nothing else is counted."""
         ...
 
 

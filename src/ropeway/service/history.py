@@ -46,27 +46,44 @@ class History:
         now = await self._engine.now()
         since = step_of(now - timedelta(seconds=length), point)
         step = STEP if point < LONG_STEP else LONG_STEP
-        name = ALL_QUEUES if queue is None else queue
-        samples = await self._engine.history(step=step, since=since, queue=name, tenant=self._tenant)
-        return series_of(samples, range, since, now)
+        whole = await self._engine.history(step=step, since=since, queue=ALL_QUEUES, tenant=self._tenant)
+        if queue is None:
+            return series_of(whole, whole, range, since, now)
+        samples = await self._engine.history(step=step, since=since, queue=queue, tenant=self._tenant)
+        return series_of(samples, whole, range, since, now)
 
 
-def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datetime) -> Series:
-    """Samples of one queue, or of all together, as points: those of a point are added up."""
+def series_of(
+    samples: Sequence[Sample], whole: Sequence[Sample], range: str, since: datetime, now: datetime
+) -> Series:
+    """Samples of one queue, or of all together, as points: those of a point are added up.
+
+    `whole` are those of all queues together: they tell which steps were looked at. Rates are of these alone, for
+    the newest point is never complete, and a part of the oldest may be forgotten. A queue that has no sample of
+    such a step had nothing to tell.
+    """
     _, point = RANGES[range]
-    by_point: dict[datetime, list[Sample]] = {}
-    for sample in samples:
-        by_point.setdefault(step_of(sample.at, point), []).append(sample)
-    at, found = [], []
+    of_point, looked_at = _by_point(samples, point), _by_point([*whole, *samples], point)
+    at: list[int] = []
+    found: list[Sample | None] = []
+    looked: list[int] = []
     moment = since
     while moment < now:
         at.append(int(moment.timestamp()))
-        here = by_point.get(moment)
-        found.append(None if here is None else merged(here, moment, point, queue=here[0].queue))
+        known = looked_at.get(moment)
+        if known is None:
+            found.append(None)
+            looked.append(0)
+        else:
+            last = max(known, key=lambda one: one.at)
+            nothing = Sample(last.tenant, last.queue, last.at, last.step)
+            found.append(merged([*of_point.get(moment, ()), nothing], moment, point, queue=last.queue))
+            looked.append(sum({one.at: one.step for one in known}.values()))
         moment += timedelta(seconds=point)
 
     def rates(name: str) -> list[float | None]:
-        return [None if one is None else getattr(one, name) * 60 / point for one in found]
+        pairs = zip(found, looked, strict=True)
+        return [None if one is None else getattr(one, name) * 60 / seconds for one, seconds in pairs]
 
     def ends(name: str) -> list[int | None]:
         return [None if one is None else getattr(one, name) for one in found]
@@ -89,3 +106,10 @@ def series_of(samples: Sequence[Sample], range: str, since: datetime, now: datet
         run_p50=shares("runs", 0.5),
         run_p95=shares("runs", 0.95),
     )
+
+
+def _by_point(samples: Sequence[Sample], point: int) -> dict[datetime, list[Sample]]:
+    by_point: dict[datetime, list[Sample]] = {}
+    for sample in samples:
+        by_point.setdefault(step_of(sample.at, point), []).append(sample)
+    return by_point

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, STEP, Observed, Sample
+from ropeway.core.history import ALL_QUEUES, KEEP_LONG_STEPS, KEEP_STEPS, STEP, Depth, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT
-from ropeway.core.states import EventName
+from ropeway.core.states import EventName, State
 from ropeway.engines.memory.store import MemoryStore
 
 _ENDED = (EventName.COMPLETED, EventName.DLQ)
@@ -61,6 +61,31 @@ class MemoryRemembering(MemoryStore):
             and (until is None or sample.at < until)
             and queue in (None, sample.queue)
         ]
+
+    async def latest(self, *, step: int, since: datetime, until: datetime, busy: bool = False) -> list[Sample]:
+        newest: dict[str, Sample] = {}
+        for (tenant, length, at, queue), sample in sorted(self.samples.items(), key=lambda item: item[0]):
+            if (length, queue) == (step, ALL_QUEUES) and since <= at < until and (sample.busy or not busy):
+                newest[tenant] = sample
+        return list(newest.values())
+
+    async def depths(self, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> list[Depth]:
+        now = self.clock.now()
+        waiting: dict[str, list[datetime]] = {}
+        running: Counter[str] = Counter()
+        for row in self.jobs.values():
+            if row.tenant == tenant:
+                state = row.state(now)
+                if state is State.QUEUED:
+                    waiting.setdefault(row.queue, []).append(row.run_at)
+                elif state is State.RUNNING:
+                    running[row.queue] += 1
+        depths = []
+        for queue in sorted(waiting.keys() | running.keys()):
+            due = waiting.get(queue, [])
+            oldest = (now - min(due)).total_seconds() if due else None
+            depths.append(Depth(queue, min(len(due), cap), running[queue], oldest, len(due) > cap))
+        return depths
 
     def forget_samples(self) -> None:
         now = self.clock.now()

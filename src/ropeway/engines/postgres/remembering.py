@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Histogram, Observed, Sample
+import asyncpg
+
+from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Depth, Histogram, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.remembering import FEW, observed, share_of, window
@@ -47,14 +49,36 @@ class PostgresRemembering(PostgresStore):
         queue: str | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Sample]:
-        rows = await self.reads.fetch(
-            self.sql("remembering", "history"), tenant, step, since, until, queue, writes=False
-        )
-        return [Sample(**{**row, "waits": tuple(row["waits"]), "runs": tuple(row["runs"])}) for row in rows]
+        asked: list[object] = [tenant, step, since, until]
+        name = "history"
+        if queue is not None:
+            name = "history_of_queue"
+            asked.append(queue)
+        rows = await self.reads.fetch(self.sql("remembering", name), *asked, writes=False)
+        return [_sample(row) for row in rows]
+
+    async def latest(self, *, step: int, since: datetime, until: datetime, busy: bool = False) -> list[Sample]:
+        statement = self.sql("remembering", "latest")
+        rows = await self.chores.fetch(statement, step, since, until, busy, writes=False)
+        return [_sample(row) for row in rows]
+
+    async def depths(self, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> list[Depth]:
+        rows = await self.chores.fetch(self.sql("remembering", "depths"), tenant, cap + 1, writes=False)
+        return [
+            Depth(row["queue"], min(row["waiting"], cap), row["running"], row["oldest"], row["seen"] > cap)
+            for row in rows
+        ]
 
     async def forget_samples(self, now: datetime) -> None:
+        rows = await self.chores.fetch(self.sql("remembering", "sampled_tenants"), writes=False)
+        tenants = [row["tenant"] for row in rows]
         for step, kept in ((STEP, KEEP_STEPS), (LONG_STEP, KEEP_LONG_STEPS)):
-            await self.chores.fetch(self.sql("remembering", "forget_samples"), step, now - timedelta(seconds=kept))
+            before = now - timedelta(seconds=kept)
+            await self.chores.fetch(self.sql("remembering", "forget_samples"), tenants, step, before)
+
+
+def _sample(row: asyncpg.Record) -> Sample:
+    return Sample(**{**row, "waits": tuple(row["waits"]), "runs": tuple(row["runs"])})
 
 
 def _array(counts: Histogram) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 from ropeway.core.access import ApiKey, Limits, NewKey, NewTenant, Tenant
 from ropeway.core.auditlog import Action, ActionFilter, NewAction
 from ropeway.core.errors import NotSupported
-from ropeway.core.history import Observed, Sample
+from ropeway.core.history import Depth, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.limits import Taken
 from ropeway.core.schedule import Fired
@@ -50,6 +50,12 @@ class WithoutTheStore(WithoutTransactions):
         queue: str | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Sample]:
+        raise self._not_here(Capability.UPKEEP)
+
+    async def latest(self, *, step: int, since: datetime, until: datetime, busy: bool = False) -> list[Sample]:
+        raise self._not_here(Capability.UPKEEP)
+
+    async def depths(self, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> list[Depth]:
         raise self._not_here(Capability.UPKEEP)
 
     async def fire_due(self, *, limit: int = 100) -> list[Fired]:

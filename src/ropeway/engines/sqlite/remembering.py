@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Observed, Sample
+from ropeway.core.history import KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Depth, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.engines.remembering import FEW, observed, share_of, window
 from ropeway.engines.sqlfile import statements
@@ -59,19 +59,48 @@ class SqliteRemembering(SqliteStore):
             "until": optional_micros(until),
             "queue": queue,
         }
-        return await self.read(lambda db: [_sample(row) for row in db.execute(SQL["history"], asked)])
+        statement = SQL["history" if queue is None else "history_of_queue"]
+        return await self.read(lambda db: [_sample(row) for row in db.execute(statement, asked)])
+
+    async def latest(self, *, step: int, since: datetime, until: datetime, busy: bool = False) -> list[Sample]:
+        asked = {"step": step, "since": micros(since), "until": micros(until), "busy": busy}
+        return await self.read(lambda db: [_sample(row) for row in db.execute(SQL["latest"], asked)])
+
+    async def depths(self, *, cap: int = 10_000, tenant: str = DEFAULT_TENANT) -> list[Depth]:
+        now = micros(self.clock.now())
+
+        def ask(db: sqlite3.Connection) -> list[Depth]:
+            of_tenant = {"tenant": tenant}
+            running: dict[str, int] = dict(db.execute(SQL["running"], of_tenant).fetchall())
+            free = {queue for (queue,) in db.execute(SQL["free_queues"], of_tenant)}
+            depths = []
+            for queue in sorted(free | running.keys()):
+                asked = {"tenant": tenant, "queue": queue, "now": now, "limit": cap + 1}
+                waiting, first = db.execute(SQL["waiting"], asked).fetchone()
+                oldest = None if first is None else (now - first) / 1e6
+                depths.append(Depth(queue, min(waiting, cap), running.get(queue, 0), oldest, waiting > cap))
+            return [one for one in depths if one.waiting or one.running]
+
+        return await self.read(ask)
 
     async def forget_samples(self) -> None:
-        """Remove samples whose time is over, a little at a time."""
+        """Remove samples whose time is over, a little at a time; looked for before a turn is asked for."""
         now = self.clock.now()
-        for step, kept in ((STEP, KEEP_STEPS), (LONG_STEP, KEEP_LONG_STEPS)):
-            asked = {"step": step, "before": micros(now - timedelta(seconds=kept)), "limit": BATCH}
+        tenants = await self.read(lambda db: db.execute(SQL["sampled_tenants"]).fetchall())
+        for (tenant,) in tenants:
+            for step, kept in ((STEP, KEEP_STEPS), (LONG_STEP, KEEP_LONG_STEPS)):
+                before = micros(now - timedelta(seconds=kept))
+                await self._forget({"tenant": tenant, "step": step, "before": before, "limit": BATCH})
 
-            def forget(tx: Transaction, _: None, asked: dict[str, Any] = asked) -> int:
-                return tx.db.execute(SQL["forget_samples"], asked).rowcount
+    async def _forget(self, old: dict[str, Any]) -> None:
+        def any_left(db: sqlite3.Connection) -> bool:
+            return db.execute(SQL["old_samples"], old).fetchone() is not None
 
-            while await self.write(one_by_one(forget), None, FLUSH_WEIGHT) == BATCH:
-                pass
+        def forget(tx: Transaction, _: None) -> None:
+            tx.db.execute(SQL["forget_samples"], old)
+
+        while await self.read(any_left):
+            await self.write(one_by_one(forget), None, FLUSH_WEIGHT)
 
 
 def _row(sample: Sample) -> dict[str, Any]:

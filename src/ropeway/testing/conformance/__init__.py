@@ -51,7 +51,7 @@ from ropeway.testing.conformance.races import (
     TestSettlingRaces,
     TestUpkeepRaces,
 )
-from ropeway.testing.conformance.remembering import TestObserving, TestRemembering
+from ropeway.testing.conformance.remembering import TestDepths, TestObserving, TestRemembering
 from ropeway.testing.conformance.retention import TestExpire, TestPrune, TestPrunedEvents, TestPrunedKeys
 from ropeway.testing.conformance.schedules import (
     TestChangesOfTheClock,
@@ -92,6 +92,7 @@ __all__ = [
     "TestCounts",
     "TestDeclarations",
     "TestDelete",
+    "TestDepths",
     "TestDueTimes",
     "TestEndOfAnOwner",
     "TestExpire",

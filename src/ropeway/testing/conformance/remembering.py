@@ -6,7 +6,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ropeway.core.history import EMPTY, KEEP_LONG_STEPS, KEEP_STEPS, LONG_STEP, STEP, Observed, Sample, histogram
+from ropeway.core.history import (
+    ALL_QUEUES,
+    EMPTY,
+    KEEP_LONG_STEPS,
+    KEEP_STEPS,
+    LONG_STEP,
+    STEP,
+    Depth,
+    Observed,
+    Sample,
+    histogram,
+)
 from ropeway.core.job import DEFAULT_TENANT
 from ropeway.core.outcome import Failed
 from ropeway.core.payload import JobError
@@ -173,7 +184,78 @@ class TestRemembering:
             for step, kept in ages.items():
                 old, young = now - timedelta(seconds=kept + 60), now - timedelta(seconds=kept - 600)
                 await engine.remember([sample(old, step=step), sample(young, step=step)])
+                await engine.remember([sample(old, step=step, tenant=OTHER_TENANT)])
             await engine.prune()
             for step, kept in ages.items():
-                found = await engine.history(step=step, since=now - timedelta(seconds=kept + 600))
+                since = now - timedelta(seconds=kept + 600)
+                found = await engine.history(step=step, since=since)
                 assert [one.at for one in found] == [now - timedelta(seconds=kept - 600)]
+                assert await engine.history(step=step, since=since, tenant=OTHER_TENANT) == []
+
+    async def test_the_newest_of_each_tenant(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            need_upkeep(subject)
+            engine = subject.engine
+            at = (await engine.now()).replace(microsecond=0)
+            later, end = at + timedelta(seconds=STEP), at + timedelta(seconds=2 * STEP)
+            mine, other = sample(at, ALL_QUEUES), sample(at, ALL_QUEUES, tenant=OTHER_TENANT)
+            idle = Sample(DEFAULT_TENANT, ALL_QUEUES, later, STEP)
+            await engine.remember([mine, idle, other, sample(later, "b"), sample(later, "b", tenant="third")])
+            await engine.remember([sample(later, ALL_QUEUES, step=LONG_STEP)])
+            assert await engine.latest(step=STEP, since=at, until=end) == [idle, other]
+            assert await engine.latest(step=STEP, since=at, until=end, busy=True) == [mine, other]
+            assert await engine.latest(step=STEP, since=at, until=later) == [mine, other]
+            assert await engine.latest(step=STEP, since=later, until=end) == [idle]
+            assert await engine.latest(step=STEP, since=later, until=end, busy=True) == []
+            assert await engine.latest(step=STEP, since=end, until=end + timedelta(days=1)) == []
+
+    @pytest.mark.parametrize(
+        "told", ["enqueued", "succeeded", "failed", "dead", "cancelled", "waiting", "running"]
+    )
+    async def test_busy_is_whatever_there_is_to_tell_of(self, harness: Harness, told: str) -> None:
+        async with harness.subject() as subject:
+            need_upkeep(subject)
+            engine = subject.engine
+            at = (await engine.now()).replace(microsecond=0)
+            one = Sample(DEFAULT_TENANT, ALL_QUEUES, at, STEP, **{told: 1})  # type: ignore[arg-type]
+            await engine.remember([one])
+            assert await engine.latest(step=STEP, since=at, until=at + timedelta(seconds=STEP), busy=True) == [one]
+
+
+class TestDepths:
+    async def test_what_waits_and_runs_and_nothing_else(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            need_upkeep(subject)
+            engine = subject.engine
+            assert await engine.depths() == []
+            await enqueue_many(engine, 4, queue="b")
+            await subject.advance(10)
+            await enqueue_many(engine, 1, queue="b", priority=1)
+            await enqueue_many(engine, 1, queue="a")
+            await enqueue_many(engine, 3, queue="a", delay=600)
+            await enqueue_many(engine, 2, queue="ahead", delay=600)
+            await enqueue_many(engine, 2, queue="b", tenant=OTHER_TENANT)
+            await lease_some(engine, 1, "a", lease_seconds=600)
+            _, done = await lease_some(engine, 2, "b", lease_seconds=600)
+            await ack(engine, done)
+            a, b = await engine.depths()
+            assert a == Depth("a", 0, 1)
+            assert (b.queue, b.waiting, b.running, b.capped) == ("b", 3, 1, False)
+            assert b.oldest == pytest.approx(10, abs=1)
+            (other,) = await engine.depths(tenant=OTHER_TENANT)
+            assert (other.queue, other.waiting, other.running) == ("b", 2, 0)
+            await subject.advance(700)
+            later = await engine.depths()
+            assert [(one.queue, one.waiting) for one in later] == [("a", 3), ("ahead", 2), ("b", 3)]
+            assert later[1].oldest == pytest.approx(100, abs=1), "since it was due"
+
+    async def test_a_long_line_is_not_counted_to_its_end(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            need_upkeep(subject)
+            engine = subject.engine
+            await enqueue_many(engine, 4, queue="a")
+            (depth,) = await engine.depths(cap=4)
+            assert (depth.waiting, depth.capped) == (4, False)
+            await enqueue_many(engine, 1, queue="a", priority=9)
+            (depth,) = await engine.depths(cap=4)
+            assert (depth.waiting, depth.capped) == (4, True)

@@ -1,9 +1,16 @@
 -- Remembering: samples of how it was.
 
 -- name: observe
--- What happened in a time, counted, and the waits and runs of a few of the jobs that ended in it.
+-- What happened in a time, counted, and the waits and runs of a few of the jobs that ended in it: of each queue one,
+-- then of each a second one, and so on, so that a loud one leaves room for the others.
 WITH e AS MATERIALIZED (SELECT * FROM {schema}.events_between($1, $2, $3)),
-few AS (SELECT * FROM e WHERE e.event IN ('job.completed', 'job.dlq') LIMIT $4)
+few AS (
+    SELECT * FROM (
+        SELECT e.*, row_number() OVER (PARTITION BY e.tenant, e.queue) AS nth
+        FROM e WHERE e.event IN ('job.completed', 'job.dlq')
+    ) ended
+    ORDER BY ended.nth LIMIT $4
+)
 SELECT e.tenant, e.queue, e.event::text AS event, count(*) AS number, min(e.reach) AS reach, max(e.at) AS newest,
        NULL::double precision AS wait, NULL::double precision AS run
 FROM e GROUP BY e.tenant, e.queue, e.event
@@ -30,10 +37,84 @@ FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::integer[], $5::float8
 ON CONFLICT DO NOTHING
 
 -- name: history
+-- Of every queue of a tenant.
 SELECT tenant, queue, at, step, enqueued, succeeded, failed, dead, cancelled, waiting, running, oldest, waits, runs
 FROM {schema}.history
-WHERE tenant = $1 AND step = $2 AND at >= $3 AND ($4::timestamptz IS NULL OR at < $4) AND ($5::text IS NULL OR queue = $5)
+WHERE tenant = $1 AND step = $2 AND at >= $3 AND ($4::timestamptz IS NULL OR at < $4)
 ORDER BY at, queue
 
+-- name: history_of_queue
+-- Of one queue, or of all together: they have an index, so that those of the others are not walked through.
+SELECT tenant, queue, at, step, enqueued, succeeded, failed, dead, cancelled, waiting, running, oldest, waits, runs
+FROM {schema}.history
+WHERE tenant = $1 AND step = $2 AND at >= $3 AND ($4::timestamptz IS NULL OR at < $4) AND queue = $5
+ORDER BY at
+
+-- name: latest
+-- Of each tenant the newest sample of all its queues in a time. Tenants are walked from name to name.
+WITH RECURSIVE walk AS (
+    (SELECT h.tenant FROM {schema}.history h ORDER BY h.tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT h.tenant FROM {schema}.history h WHERE h.tenant > walk.tenant ORDER BY h.tenant LIMIT 1)
+    FROM walk WHERE walk.tenant IS NOT NULL
+)
+SELECT newest.* FROM walk CROSS JOIN LATERAL (
+    SELECT h.tenant, h.queue, h.at, h.step, h.enqueued, h.succeeded, h.failed, h.dead, h.cancelled, h.waiting,
+           h.running, h.oldest, h.waits, h.runs
+    FROM {schema}.history h
+    WHERE h.tenant = walk.tenant AND h.step = $1 AND h.queue = '' AND h.at >= $2 AND h.at < $3
+      AND (NOT $4::boolean OR h.enqueued + h.succeeded + h.failed + h.dead + h.cancelled + h.waiting + h.running > 0)
+    ORDER BY h.at DESC LIMIT 1
+) newest
+ORDER BY newest.tenant
+
+-- name: depths
+-- What of each queue of a tenant waits and runs, looked at no further than a bound. Only what is due can do either.
+WITH RECURSIVE walk AS (
+    (SELECT j.queue FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue <> '' ORDER BY j.queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue FROM {schema}.jobs j
+            WHERE j.tenant = $1 AND j.queue > walk.queue AND j.queue <> '' ORDER BY j.queue LIMIT 1)
+    FROM walk WHERE walk.queue IS NOT NULL
+)
+SELECT walk.queue, x.seen, x.waiting, x.running,
+       extract(epoch FROM {now} - line.due_since)::double precision AS oldest
+FROM walk
+CROSS JOIN LATERAL (
+    SELECT count(*) AS seen, count(*) FILTER (WHERE y.running) AS running,
+           count(*) FILTER (WHERE y.waiting) AS waiting
+    FROM (
+        SELECT due.* FROM generate_series(1, 9) AS p (priority) CROSS JOIN LATERAL (
+            SELECT j.lease_token IS NOT NULL AS running, j.lease_token IS NULL AND j.blockers = 0 AS waiting
+            FROM {schema}.jobs j
+            WHERE j.tenant = $1 AND j.queue = walk.queue AND j.queue <> '' AND j.priority = p.priority::smallint
+              AND j.run_at <= (SELECT {now})
+            ORDER BY j.run_at, j.seq LIMIT $2
+        ) due
+        LIMIT $2
+    ) y
+) x
+CROSS JOIN LATERAL (
+    -- The first in line of each priority: the most urgent ones may be all that was counted.
+    SELECT min(first.run_at) AS due_since FROM generate_series(1, 9) AS p (priority) CROSS JOIN LATERAL (
+        SELECT j.run_at FROM {schema}.jobs j
+        WHERE j.tenant = $1 AND j.queue = walk.queue AND j.queue <> '' AND j.priority = p.priority::smallint
+          AND j.run_at <= (SELECT {now}) AND j.lease_token IS NULL AND j.blockers = 0
+        ORDER BY j.run_at, j.seq LIMIT 1
+    ) first
+) line
+WHERE walk.queue IS NOT NULL AND x.waiting + x.running > 0
+ORDER BY walk.queue
+
+-- name: sampled_tenants
+WITH RECURSIVE walk AS (
+    (SELECT h.tenant FROM {schema}.history h ORDER BY h.tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT h.tenant FROM {schema}.history h WHERE h.tenant > walk.tenant ORDER BY h.tenant LIMIT 1)
+    FROM walk WHERE walk.tenant IS NOT NULL
+)
+SELECT tenant FROM walk WHERE tenant IS NOT NULL
+
 -- name: forget_samples
-DELETE FROM {schema}.history WHERE step = $1 AND at < $2
+-- By the primary key: short and long steps lie on the same pages, so a range of time alone is most of the table.
+DELETE FROM {schema}.history WHERE tenant = ANY ($1::text[]) AND step = $2 AND at < $3
