@@ -21,6 +21,7 @@ from ropeway.core.errors import (
     EngineError,
     FieldError,
     IdempotencyMismatch,
+    Indeterminate,
     NotSupported,
     QueueFull,
     RateLimited,
@@ -255,6 +256,43 @@ class TestLimits:
             await engine.set_queue("q", QueueSettings(depth_limit=2))
             with pytest.raises(QueueFull):
                 await again_and_again(lambda: engine.enqueue([NewJob("t", queue="q")]))
+
+
+class TestGathered:
+    """Single calls that are made at the same time share a request."""
+
+    async def test_a_full_queue_is_told_to_those_of_that_queue(self) -> None:
+        async with a_place() as place:
+            engine = await place.engine()
+            await engine.set_queue("q", QueueSettings(depth_limit=1))
+            queues = ("r", "q", "r", "q", "r")
+            calls = (engine.enqueue([NewJob("t", queue=queue)]) for queue in queues)
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            full = [isinstance(answer, QueueFull) for answer in answers]
+            assert [full[n] for n in (0, 2, 4)] == [False] * 3
+            assert full.count(True) == 1
+            assert (await place.store.count()).number == 4
+
+    @pytest.mark.parametrize("keyed", [True, False])
+    async def test_a_job_that_makes_the_server_fail_takes_none_along_that_may_be_sent_again(
+        self, keyed: bool
+    ) -> None:
+        async def fail(response: httpx.Response) -> None:
+            if b"poison" in response.request.content:
+                await response.aread()
+                response.status_code = 500
+                response.headers["content-type"] = "text/html"
+
+        async with a_place() as place:
+            engine = await place.engine()
+            assert engine._transport is not None
+            engine._transport.client.event_hooks = {"response": [fail]}
+            jobs = [NewJob(type, idempotency_key=type if keyed else None) for type in ("a", "poison", "b")]
+            calls = (engine.enqueue([job]) for job in jobs)
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            doubts = [isinstance(answer, Indeterminate) for answer in answers]
+            assert doubts == ([False, True, False] if keyed else [True] * 3)
+            assert (await place.store.count()).number == 3, "each is stored once"
 
 
 class TestKeys:

@@ -36,9 +36,9 @@ class Counted:
         self._send = client.gathering._transport.send
         client.gathering._transport = self
 
-    def send(self, call: Call[Any]) -> Awaitable[Any]:
+    def send(self, call: Call[Any], *, after: RopewayError | None = None) -> Awaitable[Any]:
         self.paths.append(call.path)
-        return self._send(call)
+        return self._send(call, after=after)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ropeway.runtime.coalesce import Coalescer
+from ropeway.runtime.coalesce import Batches, Coalescer
 
 
 class Flush:
@@ -119,3 +119,74 @@ async def test_a_cancelled_flush_leaves_no_later_caller_waiting_either() -> None
     done, waiting = await asyncio.wait(answers, timeout=1)
     assert not waiting, "the items behind a cancelled batch wait for ever"
     assert all(answer.cancelled() for answer in done)
+
+
+async def test_who_gave_up_before_the_batch_began_is_not_in_it() -> None:
+    flush = Flush()
+    coalescer = Coalescer(flush, limit=2)
+    flush.gate.clear()
+    first = coalescer.submit(1)
+    await asyncio.sleep(0)
+    others = [coalescer.submit(n) for n in (2, 3, 4, 5)]
+    for gone in (0, 2, 3):
+        others[gone].cancel()
+    flush.gate.set()
+    assert await asyncio.gather(first, others[1]) == [10, 30]
+    await coalescer.close()
+    assert flush.batches == [[1], [3]], "and a batch of nobody is none"
+
+
+async def test_calls_one_after_the_other_are_batches_of_one() -> None:
+    """Each comes when the run before has ended and nobody has noticed yet."""
+    flush = Flush()
+    coalescer = Coalescer(flush)
+    async with asyncio.timeout(5):
+        assert [await coalescer.submit(n) for n in range(4)] == [0, 10, 20, 30]
+    assert flush.batches == [[0], [1], [2], [3]]
+
+
+async def test_cancelled_before_its_first_step_it_takes_calls_again() -> None:
+    before = asyncio.all_tasks()
+    coalescer = Coalescer(Flush())
+    lost = coalescer.submit(1)
+    (run,) = asyncio.all_tasks() - before
+    run.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await lost
+        assert await coalescer.submit(2) == 20
+        await coalescer.close()
+
+
+async def test_cancelling_gives_up_all_of_it_and_closing_is_quick_then() -> None:
+    flush = Flush()
+    flush.gate.clear()
+    coalescer = Coalescer(flush, limit=2)
+    answers = [coalescer.submit(n) for n in range(5)]
+    await asyncio.sleep(0)
+    coalescer.cancel()
+    async with asyncio.timeout(5):
+        await coalescer.close()
+    assert all(answer.cancelled() for answer in answers)
+    assert flush.batches == [[0, 1]]
+
+
+async def test_batches_may_be_answered_later() -> None:
+    """The next batch does not wait for those that were left to somebody else."""
+    kept: list[asyncio.Future[int]] = []
+
+    async def answer(batch: list[tuple[int, asyncio.Future[int]]]) -> None:
+        for item, future in batch:
+            if item < 0:
+                kept.append(future)
+            else:
+                future.set_result(item * 10)
+
+    batches: Batches[int, int] = Batches(answer)
+    later, at_once = batches.submit(-1), batches.submit(1)
+    assert await at_once == 10
+    assert await batches.submit(2) == 20
+    await batches.close()
+    assert not later.done()
+    kept[0].set_result(-10)
+    assert await later == -10

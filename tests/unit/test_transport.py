@@ -142,6 +142,14 @@ class TestTries:
         with pytest.raises(RateLimited):
             self.tries(repeatable=False).pause(failure(refused("rate_limited", retry_after="11")))
 
+    @pytest.mark.parametrize("code", ["rate_limited", "quota_exceeded", "queue_full", "key_in_flight", "internal"])
+    def test_what_may_be_of_a_part_is_not_waited_for_in_haste(self, code: str) -> None:
+        call = Call("POST", "/v1/jobs", lambda answer: answer.body, repeatable=True, hasty=True)
+        with pytest.raises(RopewayError):
+            Tries(call, Patience(9)).pause(failure(refused(code)))
+        for passing in ("unavailable", "indeterminate"):
+            assert Tries(call, Patience(9)).pause(failure(refused(passing))) > 0
+
     def test_a_limit_is_waited_for_only_by_those_who_want_to(self) -> None:
         tries = Tries(a_call(), Patience(9, limits=False))
         with pytest.raises(RateLimited):

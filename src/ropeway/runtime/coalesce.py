@@ -11,21 +11,22 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Coalescer(Generic[Item, Answer]):
-    """Hands items to `flush` in batches of at most `limit`, one batch at a time, without ever waiting for more.
+class Batches(Generic[Item, Answer]):
+    """Hands items to `answer` in batches of at most `limit`, one batch at a time, without ever waiting for more.
 
-    Waiting to gather a bigger batch is slower than flushing at once: while one batch is under way the next one
-    gathers by itself. `flush` answers per item, in order; an exception in place of an answer is raised to that
-    item's caller. If `flush` itself raises, all callers of the batch get the error.
+    Waiting to gather a bigger batch is slower than going at once: while one batch is under way the next one
+    gathers by itself. `answer` gets each item with its caller's future and sees to all of them; some may be
+    answered after it has returned. If it raises, all callers of the batch get the error. An item whose caller gave
+    up before its batch began is in no batch.
     """
 
     def __init__(
         self,
-        flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
+        answer: Callable[[list[tuple[Item, asyncio.Future[Answer]]]], Awaitable[None]],
         *,
         limit: int = 500,
     ) -> None:
-        self._flush = flush
+        self._see_to = answer
         self._limit = limit
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -35,42 +36,70 @@ class Coalescer(Generic[Item, Answer]):
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._start()
         return future
+
+    def cancel(self) -> None:
+        """Give up the batch that is under way and all that waits; their callers are cancelled."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def close(self) -> None:
         """Wait for what was submitted."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        # Not at the end of the coroutine: a task that is cancelled before its first step never gets there.
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is None:
+            if self._waiting:  # since its last look
+                self._start()
+            return
+        # Nobody is left to see to what waits behind a batch that was cancelled.
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+
     async def _run(self) -> None:
-        try:
-            while self._waiting:
-                size = min(self._limit, len(self._waiting))
-                batch = [self._waiting.popleft() for _ in range(size)]
-                await self._answer(batch)
-        except BaseException:
-            # Nobody is left to flush what waits behind a batch that was cancelled.
-            while self._waiting:
-                self._waiting.popleft()[1].cancel()
-            raise
-        finally:
-            self._task = None
+        while self._waiting:
+            size = min(self._limit, len(self._waiting))
+            taken = [self._waiting.popleft() for _ in range(size)]
+            batch = [entry for entry in taken if not entry[1].cancelled()]
+            if not batch:
+                continue
+            try:
+                await self._see_to(batch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+
+
+class Coalescer(Batches[Item, Answer]):
+    """Batches that are answered all at once: `flush` answers per item, in order; an exception in place of an
+    answer is raised to that item's caller."""
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
+        *,
+        limit: int = 500,
+    ) -> None:
+        super().__init__(self._answer, limit=limit)
+        self._flush = flush
 
     async def _answer(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
-        try:
-            answers = await self._flush([item for item, _ in batch])
-            if len(answers) != len(batch):
-                raise RuntimeError(f"{len(answers)} answers to {len(batch)} items")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        except BaseException:
-            for _, future in batch:
-                future.cancel()
-            raise
+        answers = await self._flush([item for item, _ in batch])
+        if len(answers) != len(batch):
+            raise RuntimeError(f"{len(answers)} answers to {len(batch)} items")
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue

@@ -176,7 +176,11 @@ class Client:
 
 
 class AsyncClient:
-    """A Ropeway server, for async code: `Client` with `await` before each call. For one event loop."""
+    """A Ropeway server, for async code: `Client` with `await` before each call. For one event loop.
+
+    Closing it waits for the enqueue calls that were made. An `async with` that is left by an exception, such as by
+    Ctrl-C, cancels them.
+    """
 
     def __init__(
         self,
@@ -243,8 +247,13 @@ class AsyncClient:
                 await asyncio.sleep(tries.pause(failed))
 
     async def aclose(self) -> None:
-        await self.gathering.close()
-        await self._transport.close()
+        try:
+            await self.gathering.close()
+        except BaseException:
+            self.gathering.cancel()
+            raise
+        finally:
+            await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -255,6 +264,9 @@ class AsyncClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            # With the server away, waiting would be all tries of each call, and nobody is there for the answers.
+            self.gathering.cancel()
         await self.aclose()
 
     def __repr__(self) -> str:

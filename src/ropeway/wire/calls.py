@@ -19,6 +19,7 @@ from ropeway.core.errors import (
     ConfigurationError,
     EngineError,
     Indeterminate,
+    KeyInFlight,
     LimitError,
     RopewayError,
 )
@@ -44,7 +45,8 @@ class Call(Generic[T]):
 
     `repeatable`: sending it again after it may have arrived does no harm. `waits`: seconds that the server is
     asked to wait before it answers. `keys`: the idempotency keys of the jobs in it, which a caller who is left in
-    doubt may repeat it with.
+    doubt may repeat it with. `hasty`: what may be of one part of it is raised at once, not waited for; its sender
+    sends the parts by themselves.
     """
 
     method: str
@@ -56,6 +58,7 @@ class Call(Generic[T]):
     repeatable: bool = False
     waits: float = 0.0
     keys: tuple[str, ...] = ()
+    hasty: bool = False
 
     def target(self) -> str:
         """Path and query; what is None is left out, a list is the name several times."""
@@ -75,6 +78,18 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 USUAL = Patience()
+
+
+class Divisible:
+    """Of an error: one part of what was sent may be the reason, and the others would fare better by themselves."""
+
+
+class InDoubt(Indeterminate, Divisible):
+    """It may have been done, and another request may fare better: the server, or a gateway, failed at this one."""
+
+
+class NotUnderstood(ConfigurationError, Divisible):
+    """Refused in a form that is not Ropeway's, such as by a proxy that dislikes a payload."""
 
 
 class Failed(Exception):
@@ -113,6 +128,8 @@ class Tries:
         return asked + whole * (0.5 + self._chance() / 2)
 
     def _may_repeat(self, error: RopewayError) -> bool:
+        if self._call.hasty and of_a_part(error):
+            return False
         if isinstance(error, Indeterminate):
             return self._call.repeatable
         if isinstance(error, LimitError):
@@ -124,13 +141,21 @@ class Tries:
         doubt = self._doubt
         if doubt is None or self._call.method == "GET" or not _leaves_doubt(last):
             return last
-        if last is not doubt and not isinstance(last, Indeterminate):
+        if isinstance(last, InDoubt):
+            doubt = last
+        elif not isinstance(last, Indeterminate):
             why = f"{doubt.message}; the last of {self._made} tries: {last.message}"
-            doubt = Indeterminate(why, hint=doubt.hint, index=doubt.index)
+            kind = InDoubt if of_a_part(last) else Indeterminate
+            doubt = kind(why, hint=doubt.hint, index=doubt.index)
         if self._call.keys:
             doubt.keys = self._call.keys
             doubt.hint = "it may have been stored: repeat it with the keys in `keys` of this error"
         return doubt
+
+
+def of_a_part(error: RopewayError) -> bool:
+    """Whether one part of what was sent may be the reason: a full queue, a key in use, too many at once."""
+    return isinstance(error, LimitError | KeyInFlight | Divisible)
 
 
 def _leaves_doubt(error: RopewayError) -> bool:
@@ -160,11 +185,12 @@ def failure_of(call: Call[Any], answer: Answer) -> tuple[RopewayError, float | N
     if answer.status >= 500:
         # A defect, or a gateway before the server: nobody can say how far it came.
         told = "" if problem is None else f", request id {problem.request_id}"
-        unknown = Indeterminate(f"the server answered {answer.status} to {call.method} {call.path}{told}")
+        unknown = InDoubt(f"the server answered {answer.status} to {call.method} {call.path}{told}")
         return unknown, retry_after
     if 300 <= answer.status < 400:
         return _not_ropeway("it answers with a redirect, which is not followed"), None
-    return _not_ropeway(f"it answered {answer.status} to {call.method} {call.path} in no known form"), None
+    why = f"it answered {answer.status} to {call.method} {call.path} in no known form"
+    return _not_ropeway(why, NotUnderstood), None
 
 
 def _problem(answer: Answer) -> Problem | None:
@@ -176,8 +202,8 @@ def _problem(answer: Answer) -> Problem | None:
         return None
 
 
-def _not_ropeway(why: str) -> ConfigurationError:
-    return ConfigurationError(f"this is no Ropeway server, or one of another version: {why}", hint="check the URL")
+def _not_ropeway(why: str, kind: type[ConfigurationError] = ConfigurationError) -> ConfigurationError:
+    return kind(f"this is no Ropeway server, or one of another version: {why}", hint="check the URL")
 
 
 def _seconds(text: str | None) -> float | None:

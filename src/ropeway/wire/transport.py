@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ropeway.core.errors import ConfigurationError, Indeterminate, Unavailable, UsageError
+from ropeway.core.errors import (
+    ConfigurationError,
+    Indeterminate,
+    LimitError,
+    RopewayError,
+    Unavailable,
+    UsageError,
+)
 from ropeway.wire.calls import USUAL, Answer, Call, Failed, Patience, Tries, failure_of, result_of
 
 T = TypeVar("T")
@@ -176,8 +183,12 @@ class AsyncTransport:
         self.client = httpx.AsyncClient(**client_options(token, timeout), mounts=mounts)
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def send(self, call: Call[T]) -> T:
+    async def send(self, call: Call[T], *, after: RopewayError | None = None) -> T:
+        """`after`: what a try of it came to that somebody else has made; this goes on from there."""
         tries = Tries(call, self._patience)
+        if after is not None:
+            asked = after.retry_in if isinstance(after, LimitError) else None
+            await asyncio.sleep(tries.pause(Failed(after, asked)))
         while True:
             try:
                 if call.waits:

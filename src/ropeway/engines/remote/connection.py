@@ -132,12 +132,13 @@ class RemoteConnection:
         call = Call(method, path, read, body=data, repeatable=repeatable, waits=waits)
         return await self.send(call, limits=limits)
 
-    async def send(self, call: Call[T], *, limits: bool = False) -> T:
-        """`limits`: the caller is told of limits that are reached; to all others the server is just busy."""
+    async def send(self, call: Call[T], *, limits: bool = False, after: RopewayError | None = None) -> T:
+        """`limits`: the caller is told of limits that are reached; to all others the server is just busy. `after`:
+        as for the transport."""
         if self._transport is None:
             raise Unavailable("the engine is not open")
         try:
-            return await self._transport.send(call)
+            return await self._transport.send(call, after=after)
         except LimitError as error:
             if limits:
                 raise

@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 
-from ropeway.core.errors import BatchTooLarge
+from ropeway.core.errors import BatchTooLarge, RopewayError
 from ropeway.core.fields import MAX_BATCH
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.states import State
 from ropeway.engines.protocol import Enqueued
 from ropeway.engines.remote.connection import RemoteConnection, reader
-from ropeway.runtime.coalesce import Coalescer
+from ropeway.runtime.coalesce import Batches
 from ropeway.wire import models, paths, records
-from ropeway.wire.gathering import told_each
+from ropeway.wire.calls import Call
+from ropeway.wire.gathering import Together
 
 #: Bytes of one request. The server takes no more, and a batch that needs two of them could be stored by half.
 MAX_BODY = 16 * 1_048_576
@@ -29,13 +30,16 @@ class RemoteSubmitting(RemoteConnection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Apart, because only a request whose jobs all have keys may be sent again.
-        self._plain: Coalescer[NewJob, Enqueued] = Coalescer(self._gathered, limit=MAX_BATCH)
-        self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(self._gathered, limit=MAX_BATCH)
+        plain = Together(self._together, self._alone, size=_size, keyed=False)
+        keyed = Together(self._together, self._alone, size=_size, keyed=True)
+        self._company = (plain, keyed)
+        self._plain: Batches[NewJob, Enqueued] = Batches(plain.answer, limit=MAX_BATCH)
+        self._keyed: Batches[NewJob, Enqueued] = Batches(keyed.answer, limit=MAX_BATCH)
 
     async def close(self) -> None:
         """Wait for what was submitted, then close."""
-        await self._plain.close()
-        await self._keyed.close()
+        for calls in (self._plain, self._keyed, *self._company):
+            await calls.close()
         await super().close()
 
     async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
@@ -49,14 +53,16 @@ class RemoteSubmitting(RemoteConnection):
             return [await calls.submit(jobs[0])]
         return await self._enqueue(jobs)
 
-    async def _gathered(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | Exception]:
-        async def alone(job: NewJob) -> Enqueued:
-            (answer,) = await self._enqueue([job])
-            return answer
+    async def _together(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self._enqueue(jobs, hasty=True)
 
-        return await told_each(jobs, self._enqueue, alone, size=lambda job: len(job.payload) + _BESIDE)
+    async def _alone(self, job: NewJob, after: RopewayError) -> Enqueued:
+        (answer,) = await self._enqueue([job], after=after)
+        return answer
 
-    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def _enqueue(
+        self, jobs: Sequence[NewJob], *, hasty: bool = False, after: RopewayError | None = None
+    ) -> list[Enqueued]:
         if len(jobs) > MAX_BATCH:
             raise BatchTooLarge(
                 f"at most {MAX_BATCH:,} jobs in one call to a server, these are {len(jobs):,}",
@@ -69,15 +75,14 @@ class RemoteSubmitting(RemoteConnection):
                 hint="split the batch",
             )
         repeatable = all(job.idempotency_key is not None for job in jobs)
-        reply = await self.tell(
-            "POST",
-            paths.JOBS_BATCH,
-            reader(models.EnqueuedBatch),
-            body,
-            repeatable=repeatable,
-            limits=True,
-        )
+        read = reader(models.EnqueuedBatch)
+        call = Call("POST", paths.JOBS_BATCH, read, body=body, repeatable=repeatable, hasty=hasty)
+        reply = await self.send(call, limits=True, after=after)
         return [_enqueued(one) for one in reply.jobs]
+
+
+def _size(job: NewJob) -> int:
+    return len(job.payload) + _BESIDE
 
 
 def _enqueued(one: models.EnqueuedBrief) -> Enqueued:
