@@ -69,42 +69,7 @@ SELECT newest.* FROM walk CROSS JOIN LATERAL (
 ORDER BY newest.tenant
 
 -- name: depths
--- What of each queue of a tenant waits and runs, looked at no further than a bound. Only what is due can do either.
-WITH RECURSIVE walk AS (
-    (SELECT j.queue FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue <> '' ORDER BY j.queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.queue FROM {schema}.jobs j
-            WHERE j.tenant = $1 AND j.queue > walk.queue AND j.queue <> '' ORDER BY j.queue LIMIT 1)
-    FROM walk WHERE walk.queue IS NOT NULL
-)
-SELECT walk.queue, x.seen, x.waiting, x.running,
-       extract(epoch FROM {now} - line.due_since)::double precision AS oldest
-FROM walk
-CROSS JOIN LATERAL (
-    SELECT count(*) AS seen, count(*) FILTER (WHERE y.running) AS running,
-           count(*) FILTER (WHERE y.waiting) AS waiting
-    FROM (
-        SELECT due.* FROM generate_series(1, 9) AS p (priority) CROSS JOIN LATERAL (
-            SELECT j.lease_token IS NOT NULL AS running, j.lease_token IS NULL AND j.blockers = 0 AS waiting
-            FROM {schema}.jobs j
-            WHERE j.tenant = $1 AND j.queue = walk.queue AND j.queue <> '' AND j.priority = p.priority::smallint
-              AND j.run_at <= (SELECT {now})
-            ORDER BY j.run_at, j.seq LIMIT $2
-        ) due
-        LIMIT $2
-    ) y
-) x
-CROSS JOIN LATERAL (
-    -- The first in line of each priority: the most urgent ones may be all that was counted.
-    SELECT min(first.run_at) AS due_since FROM generate_series(1, 9) AS p (priority) CROSS JOIN LATERAL (
-        SELECT j.run_at FROM {schema}.jobs j
-        WHERE j.tenant = $1 AND j.queue = walk.queue AND j.queue <> '' AND j.priority = p.priority::smallint
-          AND j.run_at <= (SELECT {now}) AND j.lease_token IS NULL AND j.blockers = 0
-        ORDER BY j.run_at, j.seq LIMIT 1
-    ) first
-) line
-WHERE walk.queue IS NOT NULL AND x.waiting + x.running > 0
-ORDER BY walk.queue
+SELECT * FROM {schema}.depths($1, $2)
 
 -- name: sampled_tenants
 WITH RECURSIVE walk AS (
