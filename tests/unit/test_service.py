@@ -16,7 +16,7 @@ from ropeway.core.events import EventPage
 from ropeway.core.fleet import WorkerInfo
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
-from ropeway.core.query import JobFilter
+from ropeway.core.query import JobFilter, QueueStats
 from ropeway.core.schedule import NewSchedule
 from ropeway.core.states import EventName, State
 from ropeway.engines.memory import MemoryEngine
@@ -253,9 +253,11 @@ async def test_a_queue_is_paused_and_resumed() -> None:
     async with memory() as (engine, _):
         queues = Queues(engine)
         await enqueue_one(engine, queue="mail")
-        assert (await queues.pause("mail")).paused
+        await queues.pause("mail")
+        assert (await queues.get("mail")).paused
         assert await lease_some(engine, 1, "mail") == []
-        stats = await queues.resume("mail")
+        await queues.resume("mail")
+        stats = await queues.get("mail")
         assert (stats.paused, stats.counts) == (False, {State.QUEUED: 1})
         assert [stats.queue for stats in await queues.all()] == ["mail"]
 
@@ -267,8 +269,10 @@ async def test_a_queue_nobody_has_heard_of_is_paused_only_on_purpose() -> None:
         with pytest.raises(NotFound) as caught:
             await queues.pause("mial")
         assert str(caught.value) == "no queue 'mial' (did you mean mail?)"
-        assert (await queues.pause("mial", unknown=True)).paused
-        assert not (await queues.resume("mial")).paused
+        await queues.pause("mial", unknown=True)
+        assert (await queues.stats("mial")).paused
+        await queues.resume("mial")
+        assert await queues.stats("mial") == QueueStats("mial", False, {})
         with pytest.raises(NotFound, match="queues list shows them"):
             await queues.resume("zzz")
         with pytest.raises(FieldError):

@@ -167,12 +167,13 @@ async def test_ids_are_retried_one_by_one_and_the_others_are_named() -> None:
 async def test_settings_are_changed_one_at_a_time() -> None:
     async with counting() as (engine, _):
         queues = Queues(engine)
-        stats = await queues.set("mail", depth_limit=100, lease_seconds=90)
-        assert stats.settings == QueueSettings(depth_limit=100, lease_seconds=90)
-        stats = await queues.set("mail", require_key=True, lease_seconds=None)
-        assert stats.settings == QueueSettings(depth_limit=100, require_key=True)
+        settings = await queues.set("mail", depth_limit=100, lease_seconds=90)
+        assert settings == QueueSettings(depth_limit=100, lease_seconds=90)
+        settings = await queues.set("mail", require_key=True, lease_seconds=None)
+        assert settings == QueueSettings(depth_limit=100, require_key=True)
         await queues.pause("mail", unknown=True)
-        stats = await queues.set("mail", depth_limit=None)
+        assert await queues.set("mail", depth_limit=None) == QueueSettings(require_key=True)
+        stats = await queues.stats("mail")
         assert (stats.paused, stats.settings) == (True, QueueSettings(require_key=True))
         assert (await queues.get("mail")).settings == stats.settings
         for wrong in ({"depth_limit": 0}, {"lease_seconds": 0.5}, {"depth_limit": True}):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ropeway.cli.services import Services
     from ropeway.core.query import QueueSettings, QueueStats
+    from ropeway.service.queues import Queues
 
 app = typer.Typer(help="See what queues hold; pause, resume and set them.", no_args_is_help=True)
 
@@ -92,13 +93,13 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Let workers take no more jobs from a queue. What runs, runs on; new jobs wait."""
-    _change(lambda services: services.queues.pause(queue, unknown=force), "pause", url, tenant, as_json=as_json)
+    _change(queue, "pause", lambda queues: queues.pause(queue, unknown=force), url, tenant, as_json=as_json)
 
 
 @app.command("resume")
 def resume(queue: Name, url: Url = None, tenant: Tenant = DEFAULT, as_json: Json = False) -> None:
     """Let workers take jobs from a queue again."""
-    _change(lambda services: services.queues.resume(queue), "resume", url, tenant, as_json=as_json)
+    _change(queue, "resume", lambda queues: queues.resume(queue), url, tenant, as_json=as_json)
 
 
 @app.command("set")
@@ -133,8 +134,8 @@ def set_queue(
     if lease_seconds is not None:
         seconds = None if lease_seconds == "none" else values.seconds(lease_seconds, "--lease-seconds")
 
-    def change(services: Services) -> Awaitable[QueueStats]:
-        return services.queues.set(
+    def change(queues: Queues) -> Awaitable[QueueSettings]:
+        return queues.set(
             queue,
             depth_limit=limit,
             require_key=UNSET if require_key is None else require_key,
@@ -142,7 +143,7 @@ def set_queue(
             unknown=force,
         )
 
-    _change(change, "set", url, tenant, as_json=as_json)
+    _change(queue, "set", change, url, tenant, as_json=as_json)
 
 
 def _number_or_none(text: str | None) -> int | UnsetType | None:
@@ -160,12 +161,18 @@ _DID = {"pause": "paused", "resume": "resumed", "set": "set"}
 
 
 def _change(
-    verb: Callable[[Services], Awaitable[QueueStats]], word: str, url: str | None, tenant: str, *, as_json: bool
+    queue: str,
+    word: str,
+    verb: Callable[[Queues], Awaitable[object]],
+    url: str | None,
+    tenant: str,
+    *,
+    as_json: bool,
 ) -> None:
     async def work(services: Services) -> QueueStats:
-        stats = await verb(services)
-        await acting.note(services, f"queue.{word}", stats.queue)
-        return stats
+        await verb(services.queues)
+        await acting.note(services, f"queue.{word}", queue)
+        return await services.queues.stats(queue)
 
     stats = use(url, tenant, work)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from ropeway.core.job import DEFAULT_TENANT, Job
 from ropeway.core.query import Count, JobFilter
 from ropeway.core.states import State
 from ropeway.engines.protocol import Engine
-from ropeway.service.steps import STEP, redrive_in_steps
+from ropeway.service.steps import STEP, ended_by, redrive_in_steps
 
 #: Dead jobs that a dry run counts, at most.
 MOST_COUNTED = 100_000
@@ -45,13 +45,15 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """What a retry did, or would do (`dry_run`). `more`: others match, beyond the limit or the look."""
+    """What a retry did, or would do (`dry_run`). `more`: others match, beyond the limit or the look. `broken_off`:
+    the store went away before the end."""
 
     matched: int
     retried: int
     more: bool = False
     dry_run: bool = False
     skipped: tuple[Skipped, ...] = ()
+    broken_off: bool = False
 
 
 class DeadGroup(msgspec.Struct, frozen=True):
@@ -130,7 +132,7 @@ class DeadJobs:
         return await self._redrive(dead, skipped, by=by)
 
     async def _redrive(self, dead: list[UUID], skipped: list[Skipped], *, by: str | None) -> Retried:
-        retried = 0
+        retried, broken_off = 0, False
         for start in range(0, len(dead), STEP):
             step = dead[start : start + STEP]
             try:
@@ -141,6 +143,7 @@ class DeadJobs:
                 # What the steps before it did is done: the rest is told apart, not instead of it.
                 doubt = Indeterminate if isinstance(error, Indeterminate) else Unavailable
                 skipped += [Skipped(id, doubt.code if id in step else Unavailable.code) for id in dead[start:]]
+                broken_off = True
                 break
             for id, answer in zip(step, answers, strict=True):
                 if isinstance(answer, RopewayError):
@@ -148,7 +151,7 @@ class DeadJobs:
                     skipped.append(Skipped(id, answer.code))
                 else:
                     retried += 1
-        return Retried(len(dead), retried, skipped=tuple(skipped))
+        return Retried(len(dead), retried, skipped=tuple(skipped), broken_off=broken_off)
 
     async def retry_where(
         self,
@@ -170,11 +173,7 @@ class DeadJobs:
             )
         if limit is not None and limit < 1:
             raise FieldError("limit must be at least 1", pointer="/limit")
-        # A death at this very instant counts as before.
-        began = await self._engine.now() + timedelta(microseconds=1)
-        if where.finished_before is None or where.finished_before > began:
-            where = msgspec.structs.replace(where, finished_before=began)
-        where = _dead(where)
+        where = _dead(ended_by(where, await self._engine.now()))
         if fingerprint is not None:
             return await self._retry_group(where, fingerprint, limit, dry_run=dry_run, by=by)
         if dry_run:
@@ -182,7 +181,37 @@ class DeadJobs:
             matched = count.number if limit is None else min(count.number, limit)
             return Retried(matched, 0, more=count.capped or matched < count.number, dry_run=True)
         done = await redrive_in_steps(self._engine, where, limit=limit, by=by, tenant=self._tenant, size=STEP)
-        return Retried(done.done, done.done, more=done.more)
+        return Retried(done.done, done.done, more=done.more, broken_off=done.broken_off)
+
+    async def retry_groups(
+        self, where: JobFilter, fingerprints: Sequence[str], *, limit: int, by: str | None = None
+    ) -> Retried:
+        """The same for several groups one after another, at most `limit` jobs of all together; without any for all
+        that the filter finds.
+
+        It ends where the store goes away. Raises what the store says as long as nothing was done.
+        """
+        # What dies again while the first groups are replayed is not of the later ones either.
+        where = ended_by(where, await self._engine.now())
+        matched = retried = 0
+        more = broken_off = False
+        chosen: Sequence[str | None] = fingerprints or [None]
+        for fingerprint in chosen:
+            if retried == limit:
+                more = True
+                break
+            try:
+                one = await self.retry_where(where, fingerprint=fingerprint, limit=limit - retried, by=by)
+            except EngineError:
+                if not retried:
+                    raise
+                one = Retried(0, 0, broken_off=True)
+            matched, retried = matched + one.matched, retried + one.retried
+            more = more or one.more
+            if one.broken_off:
+                more = broken_off = True
+                break
+        return Retried(matched, retried, more=more, broken_off=broken_off)
 
     async def _retry_group(
         self, where: JobFilter, fingerprint: str, limit: int | None, *, dry_run: bool, by: str | None

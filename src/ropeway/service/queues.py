@@ -33,19 +33,24 @@ class Queues:
             await self._require(queue, "ropeway queues list shows them")
         return found[0] if found else QueueStats(queue, False, {})
 
-    async def pause(self, queue: str, *, unknown: bool = False) -> QueueStats:
+    async def stats(self, queue: str) -> QueueStats:
+        """The same, but one that nobody knows is empty."""
+        found = await self._engine.queue_stats([queue], tenant=self._tenant)
+        return found[0] if found else QueueStats(queue, False, {})
+
+    # What changes a queue does not look at it afterwards: a look that fails would pass for a refusal.
+
+    async def pause(self, queue: str, *, unknown: bool = False) -> None:
         """Nothing is taken from it until it is resumed. `unknown`: also when nobody has heard of it yet."""
         fields.check_name(queue, "queue")
         if not unknown:
             await self._require(queue, "--force pauses a queue that has no jobs yet")
         await self._engine.pause(queue, tenant=self._tenant)
-        return await self._stats(queue, paused=True)
 
-    async def resume(self, queue: str) -> QueueStats:
+    async def resume(self, queue: str) -> None:
         fields.check_name(queue, "queue")
         await self._require(queue, "ropeway queues list shows them")
         await self._engine.resume(queue, tenant=self._tenant)
-        return await self._stats(queue, paused=False)
 
     async def set(
         self,
@@ -55,10 +60,10 @@ class Queues:
         require_key: bool | UnsetType = UNSET,
         lease_seconds: float | UnsetType | None = UNSET,
         unknown: bool = True,
-    ) -> QueueStats:
-        """Change what is given of a queue's settings; None takes one away. Other processes follow within seconds.
+    ) -> QueueSettings:
+        """Change what is given of a queue's settings; None takes one away. Returns all of them as they are then.
 
-        The queue need not hold jobs yet, unless `unknown` is False.
+        Other processes follow within seconds. The queue need not hold jobs yet, unless `unknown` is False.
         """
         fields.check_name(queue, "queue")
         if not unknown:
@@ -68,16 +73,12 @@ class Queues:
         before = (await self._engine.queue_settings(tenant=self._tenant)).get(queue, QueueSettings())
         after = structs.replace(before, **changes)
         await self._engine.set_queue(queue, after, tenant=self._tenant)
-        return structs.replace(await self._stats(queue, paused=False), settings=after)
+        return after
 
     async def scaling(self, queue: str) -> Scaling:
         """How many workers a queue needs now; see `service.scaling`. A queue that nobody knows needs none."""
         fields.check_name(queue, "queue")
         return await scaling_of(self._engine, queue, self._tenant)
-
-    async def _stats(self, queue: str, *, paused: bool) -> QueueStats:
-        found = await self._engine.queue_stats([queue], tenant=self._tenant)
-        return found[0] if found else QueueStats(queue, paused, {})
 
     async def _require(self, queue: str, otherwise: str) -> None:
         known = await self._names.queues()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -13,14 +14,18 @@ from ropeway.engines.protocol import Engine
 #: Jobs that one step takes, unless it is told otherwise.
 STEP = 1_000
 
+#: Times of filters are half-open: what happened at the very instant that is named counts as before it.
+_INSTANT = timedelta(microseconds=1)
+
 
 class Stepped(msgspec.Struct, frozen=True):
     """What one step did, or all of them: jobs changed, jobs that were not as they should be, whether there are
-    more."""
+    more. `broken_off`: the store went away before the end."""
 
     done: int = 0
     skipped: int = 0
     more: bool = True
+    broken_off: bool = False
 
 
 async def in_steps(step: Callable[[int], Awaitable[Stepped]], *, limit: int | None, size: int = STEP) -> Stepped:
@@ -36,7 +41,7 @@ async def in_steps(step: Callable[[int], Awaitable[Stepped]], *, limit: int | No
         except EngineError:
             if not done:
                 raise
-            break
+            return Stepped(done, skipped, more, broken_off=True)
         done += one.done
         skipped += one.skipped
         more = one.more
@@ -46,7 +51,10 @@ async def in_steps(step: Callable[[int], Awaitable[Stepped]], *, limit: int | No
 async def redrive_in_steps(
     engine: Engine, where: JobFilter, *, limit: int | None, by: str | None, tenant: str, size: int = STEP
 ) -> Stepped:
-    """Run again what a filter finds among the dead and cancelled."""
+    """Run again what a filter finds among the dead and cancelled.
+
+    The filter must end before now (`ended_by`): what dies again meanwhile would be found again and again.
+    """
 
     async def step(most: int) -> Stepped:
         report = await engine.redrive_where(where, limit=most, by=by, tenant=tenant)
@@ -54,3 +62,17 @@ async def redrive_in_steps(
         return Stepped(len(report.retried), more=report.more and bool(report.retried))
 
     return await in_steps(step, limit=limit, size=size)
+
+
+def made_by(where: JobFilter, at: datetime) -> JobFilter:
+    """The filter within what had been made by then."""
+    if where.created_before is not None and where.created_before <= at:
+        return where
+    return msgspec.structs.replace(where, created_before=at + _INSTANT)
+
+
+def ended_by(where: JobFilter, at: datetime) -> JobFilter:
+    """The filter within what had ended by then."""
+    if where.finished_before is not None and where.finished_before <= at:
+        return where
+    return msgspec.structs.replace(where, finished_before=at + _INSTANT)
