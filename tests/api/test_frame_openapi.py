@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urljoin
 
 import jsonschema_rs
 import msgspec
@@ -41,6 +42,13 @@ def _operations(told: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_it_is_a_document_that_tools_can_read(told: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(told).validate()
+
+
+@pytest.mark.parametrize("base", ["https://host/", "https://host/tools/ropeway/"])
+def test_it_leads_to_the_server_that_it_came_from(told: dict[str, Any], base: str) -> None:
+    """Whatever path a proxy shows it below."""
+    (server,) = told["servers"]
+    assert urljoin(f"{base}openapi.json", server["url"]) == base
 
 
 def test_every_route_is_in_it_and_nothing_else(routes: tuple[Route, ...], told: dict[str, Any]) -> None:

@@ -112,7 +112,8 @@ def document(routes: Iterable[Route]) -> bytes:
                 "description": _DESCRIPTION,
                 "license": {"name": "MIT", "identifier": "MIT"},
             },
-            "servers": [{"url": "/"}],
+            # From where the document is: a proxy may show the server below a path.
+            "servers": [{"url": "."}],
             "security": [{"key": []}],
             "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in shown if route.tag)],
             "paths": paths,
