@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 from urllib.parse import urlencode, urljoin
 from uuid import UUID, uuid4
 
 import pytest
 
 from ropeway.core.access import NewTenant, Scope
+from ropeway.core.errors import RopewayError, Unavailable
 from ropeway.core.job import NewJob
-from ropeway.core.query import MAX_PAGE
+from ropeway.core.query import MAX_PAGE, QueueStats
 from ropeway.core.states import State
 from ropeway.dashboard.asking import MAX_FORM_BYTES
+from ropeway.dashboard.cookies import NOTICE, SESSION
 from ropeway.dashboard.many import MOST_PICKED
-from ropeway.engines.protocol import Engine
+from ropeway.engines.memory import MemoryEngine
+from ropeway.engines.protocol import Changed, Engine
 from ropeway.service.dead import DeadJobs
+from ropeway.service.keys import Keys
 from tests.dashboard.dashboard_kit import (
     FORM,
+    PAGES,
     House,
     Page,
     Person,
@@ -32,6 +38,9 @@ from tests.dashboard.dashboard_kit import (
     state_of,
     with_schedule,
 )
+
+#: The widest yes that a form can say: to any number of jobs, at any time.
+YES = {"confirmed": "yes", "asked_at": "2999-01-01T00:00:00+00:00", "count": "1000000"}
 
 
 def notice(shown: Page) -> bool:
@@ -77,6 +86,32 @@ async def test_a_queue_is_paused_and_resumed(any_store: str) -> None:
         assert f"{who} queue.resume mails" in (await person.see("/ui/audit")).text
 
 
+class PausesBlindly(MemoryEngine):
+    """Does not say what a queue holds once it was paused."""
+
+    blind = False
+
+    async def pause(self, *arguments: Any, **options: Any) -> None:
+        await super().pause(*arguments, **options)
+        self.blind = True
+
+    async def queue_stats(self, *arguments: Any, **options: Any) -> list[QueueStats]:
+        if self.blind:
+            raise Unavailable("the store is away")
+        return await super().queue_stats(*arguments, **options)
+
+
+async def test_what_was_done_is_noted_although_the_store_goes_away_right_then() -> None:
+    engine = PausesBlindly()
+    async with house("memory://", engine=engine) as there:
+        await enqueued(engine, queue="mails")
+        person = await there.person()
+        assert (await person.post("/ui/queues/mails/pause")).status_code == 303
+        assert [one[1:3] for one in await noted(engine)] == [("queue.pause", "mails")]
+        engine.blind = False
+        assert await paused(engine, "mails")
+
+
 async def test_what_was_done_is_seen_on_the_next_page_and_not_only_after_a_second(memory_store: str) -> None:
     async with house(memory_store) as there:
         await enqueued(there.engine, queue="mails")
@@ -106,9 +141,11 @@ async def test_the_update_of_another_page_does_not_take_the_notice(memory_store:
 async def test_a_forged_notice_is_not_shown(memory_store: str) -> None:
     async with house(memory_store) as there:
         person = await there.person()
-        person.http.cookies.set("ropeway_notice", "All jobs are lost. Call 555-0100.", domain="localhost.local")
+        (session,) = person.http.cookies.jar
+        name = session.name.replace(SESSION, NOTICE)
+        person.http.cookies.set(name, "All jobs are lost. Call 555-0100.", domain="localhost.local")
         response = await person.get("/ui/queues")
-        assert "ropeway_notice" in response.request.headers["cookie"]
+        assert name in response.request.headers["cookie"]
         assert not notice(page(response))
 
 
@@ -217,12 +254,13 @@ async def test_the_picked_jobs_are_cancelled_after_a_second_yes_and_the_others_l
         first = await person.post(
             "/ui/jobs/bulk", [*picked, ("verb", "cancel"), ("what", "picked"), ("back", "ui/jobs?queue=default")]
         )
-        assert "Cancel 3 jobs?" in page(first).text
+        assert "Cancel 2 jobs?" in page(first).text
+        assert "The state of 1 of those picked does not allow it." in page(first).text
         assert await state_of(there.engine, ids[0]) is State.QUEUED, "nothing is done before it is confirmed"
         response = await person.confirm(first)
         shown = await person.follow(response)
         assert str(response.url.join(response.headers["location"])).endswith("/ui/jobs?queue=default")
-        await told_once(person, shown, "2 jobs cancelled; the state of 1 did not allow it.", "/ui/jobs")
+        await told_once(person, shown, "2 jobs cancelled.", "/ui/jobs")
         assert await states(there.engine, ids) == [State.CANCELLED] * 3 + [State.QUEUED]
         who = f"a test ({person.key_id})"
         assert {one[:3] for one in await noted(there.engine)} == {
@@ -312,11 +350,74 @@ async def test_more_jobs_than_one_page_of_the_store_are_cancelled_and_retried_in
         ids = [one.id for one in await there.engine.enqueue([NewJob("work")] * (2 * MAX_PAGE + 1))]
         person = await there.person()
         for verb, words, state in (("cancel", "cancelled", State.CANCELLED), ("retry", "run again", State.QUEUED)):
-            asking = page(await person.post("/ui/jobs/bulk", {"verb": verb}))
-            assert f"{verb.capitalize()} 1,001 jobs?" in asking.text
-            done = await person.post("/ui/jobs/bulk", {"verb": verb, "confirmed": "yes"})
+            asking = await person.post("/ui/jobs/bulk", {"verb": verb})
+            assert f"{verb.capitalize()} 1,001 jobs?" in page(asking).text
+            done = await person.confirm(asking)
             assert f"1,001 jobs {words}." in (await person.follow(done)).text
             assert set(await states(there.engine, ids)) == {state}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"asked_at": ""}, {"asked_at": "soon"}, {"asked_at": "2026-01-01"}, {"count": "0"}, {"count": "x"}]
+)
+async def test_a_yes_without_its_question_is_asked_first(memory_store: str, changed: dict[str, str]) -> None:
+    async with house(memory_store) as there:
+        id, corpse = await enqueued(there.engine, queue="other"), await dead(there.engine)
+        person = await there.person()
+        for path in ("/ui/jobs/bulk", "/ui/dead/replay"):
+            response = await person.post(path, {"verb": "cancel", **YES, **changed})
+            assert "1 " in page(response).text
+            assert len(page(response).posts()) == 1
+        assert await states(there.engine, [id, corpse]) == [State.QUEUED, State.DEAD]
+
+
+async def test_a_yes_is_to_no_jobs_that_came_after_the_question(any_store: str) -> None:
+    async with house(any_store) as there:
+        person = await there.person()
+        before = [one.id for one in await there.engine.enqueue([NewJob("work")] * 3)]
+        asking = await person.post("/ui/jobs/bulk", {"verb": "cancel"})
+        later = [one.id for one in await there.engine.enqueue([NewJob("work")] * 2)]
+        shown = await person.follow(await person.confirm(asking))
+        assert "3 jobs cancelled." in shown.text
+        assert "There are more" not in shown.text
+        assert await states(there.engine, [*before, *later]) == [State.CANCELLED] * 3 + [State.QUEUED] * 2
+        asking = await person.post("/ui/jobs/bulk", {"verb": "retry"})
+        assert "Retry 3 jobs?" in page(asking).text
+        await there.engine.cancel(later)
+        shown = await person.follow(await person.confirm(asking))
+        assert "3 jobs run again." in shown.text
+        assert await states(there.engine, [*before, *later]) == [State.QUEUED] * 3 + [State.CANCELLED] * 2
+
+
+@pytest.mark.parametrize("of_group", [True, False])
+async def test_a_replay_is_of_no_jobs_that_died_after_the_question(any_store: str, of_group: bool) -> None:
+    async with house(any_store) as there:
+        person = await there.person()
+        before = [await dead(there.engine, "the disk is full") for _ in range(2)]
+        (group,) = (await DeadJobs(there.engine).groups()).groups
+        fields = {"fingerprint": group.fingerprint} if of_group else {}
+        asking = await person.post("/ui/dead/replay", fields)
+        assert "Replay 2 dead jobs?" in page(asking).text
+        later = await dead(there.engine, "the disk is full")
+        shown = await person.follow(await person.confirm(asking))
+        assert "2 jobs run again." in shown.text
+        assert await states(there.engine, [*before, later]) == [State.QUEUED, State.QUEUED, State.DEAD]
+
+
+async def test_a_yes_is_to_no_more_jobs_than_the_question_named(local_store: str) -> None:
+    """Others may have come to be like that meanwhile."""
+    async with house(local_store) as there:
+        person = await there.person()
+        ids = [one.id for one in await there.engine.enqueue([NewJob("work")] * 3)]
+        yes = {**YES, "count": "2"}
+        for verb, words in (("cancel", "2 jobs cancelled."), ("retry", "2 jobs run again.")):
+            shown = await person.follow(await person.post("/ui/jobs/bulk", {"verb": verb, **yes}))
+            assert words in shown.text
+        assert await states(there.engine, ids) == [State.QUEUED] * 3
+        corpses = [await dead(there.engine, f"{word} fell", queue="q") for word in ("one", "two", "three")]
+        shown = await person.follow(await person.post("/ui/dead/replay", yes))
+        assert "2 jobs run again." in shown.text
+        assert sorted(await states(there.engine, corpses)) == [State.DEAD, State.QUEUED, State.QUEUED]
 
 
 async def test_a_filter_that_finds_nothing_offers_nothing(memory_store: str) -> None:
@@ -327,7 +428,7 @@ async def test_a_filter_that_finds_nothing_offers_nothing(memory_store: str) -> 
             asking = page(await person.post("/ui/jobs/bulk", fields))
             assert "There is nothing to do." in asking.text
             assert asking.posts() == []
-        done = await person.post("/ui/jobs/bulk", {"verb": "cancel", "status": "dead", "confirmed": "yes"})
+        done = await person.post("/ui/jobs/bulk", {"verb": "cancel", "status": "dead", **YES})
         assert "0 jobs cancelled." in (await person.follow(done)).text
         assert await noted(there.engine) == []
 
@@ -337,7 +438,7 @@ async def test_a_bad_filter_changes_nothing_even_when_confirmed(memory_store: st
         id = await enqueued(there.engine)
         person = await there.person()
         for field in ({"status": "bogus"}, {"queue": "!"}, {"after": "soon"}, {"id": "nonsense"}):
-            response = await person.post("/ui/jobs/bulk", {"verb": "cancel", "confirmed": "yes", **field})
+            response = await person.post("/ui/jobs/bulk", {"verb": "cancel", **YES, **field})
             assert response.status_code == 422, field
         assert await state_of(there.engine, id) is State.QUEUED
 
@@ -463,7 +564,7 @@ async def test_jobs_and_groups_are_not_replayed_in_one_go(memory_store: str) -> 
     async with house(memory_store) as there:
         id = await dead(there.engine)
         (group,) = (await DeadJobs(there.engine).groups()).groups
-        fields = {"id": str(id), "fingerprint": group.fingerprint, "confirmed": "yes"}
+        fields = {"id": str(id), "fingerprint": group.fingerprint, **YES}
         assert (await (await there.person()).post("/ui/dead/replay", fields)).status_code == 422
         assert await state_of(there.engine, id) is State.DEAD
 
@@ -473,11 +574,56 @@ async def test_a_group_that_is_none_is_refused_before_anything_is_done(memory_st
     async with house(memory_store) as there:
         id = await dead(there.engine)
         (group,) = (await DeadJobs(there.engine).groups()).groups
-        fields = [("fingerprint", group.fingerprint), ("fingerprint", "nonsense"), ("confirmed", "yes")]
+        fields = [("fingerprint", group.fingerprint), ("fingerprint", "nonsense"), *YES.items()]
         response = await (await there.person()).post("/ui/dead/replay", fields)
         assert response.status_code == 422
         assert await state_of(there.engine, id) is State.DEAD
         assert await noted(there.engine) == []
+
+
+async def test_one_go_is_over_all_groups_together(local_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropeway.dashboard.many.MOST_AT_ONCE", 3)
+    async with house(local_store) as there:
+        ids = [await dead(there.engine, f"{word} fell", queue="q") for word in ("one", "two", "one", "two")]
+        groups = (await DeadJobs(there.engine).groups()).groups
+        person = await there.person()
+        fields = [("fingerprint", group.fingerprint) for group in groups]
+        asking = await person.post("/ui/dead/replay", fields)
+        assert "Replay 4 dead jobs?" in page(asking).text
+        assert "One go takes the first 3." in page(asking).text
+        shown = await person.follow(await person.confirm(asking))
+        assert "3 jobs run again. There are more" in shown.text
+        assert sorted(await states(there.engine, ids)) == [State.DEAD, *[State.QUEUED] * 3]
+        assert [one[3] for one in await noted(there.engine)] == [3]
+
+
+class GoesAway(MemoryEngine):
+    """Runs jobs again so many times, and then does not answer."""
+
+    answers = 1
+
+    async def redrive(self, *arguments: Any, **options: Any) -> list[Changed | RopewayError]:
+        if self.answers == 0:
+            raise Unavailable("the store is away")
+        self.answers -= 1
+        return await super().redrive(*arguments, **options)
+
+
+async def test_what_was_replayed_before_the_store_went_away_is_told_and_noted() -> None:
+    async with house("memory://", engine=GoesAway()) as there:
+        ids = [await dead(there.engine, f"{word} fell", queue="q") for word in ("one", "two", "three")]
+        groups = (await DeadJobs(there.engine).groups()).groups
+        fields = [("fingerprint", group.fingerprint) for group in groups]
+        person = await there.person()
+        shown = await person.follow(await person.confirm(await person.post("/ui/dead/replay", fields)))
+        assert "1 job run again. Then the store did not answer: do it again for the rest." in shown.text
+        assert sorted(await states(there.engine, ids)) == [State.DEAD, State.DEAD, State.QUEUED]
+        assert [one[1] for one in await noted(there.engine)] == ["dlq.retry"]
+        assert [one[3] for one in await noted(there.engine)] == [1]
+        # With nothing done there is nothing to note.
+        response = await person.confirm(await person.post("/ui/dead/replay", fields))
+        assert response.status_code == 503
+        assert len(await noted(there.engine)) == 1
 
 
 # ── Schedules ──
@@ -520,8 +666,8 @@ async def everything(there: House) -> list[tuple[str, list[tuple[str, str]]]]:
         (f"/ui/jobs/{ids[State.QUEUED]}/cancel", [("confirmed", "yes")]),
         (f"/ui/jobs/{ids[State.SCHEDULED]}/reschedule", [("delay", "0")]),
         ("/ui/jobs/bulk", [("verb", "cancel"), ("id", str(ids[State.QUEUED])), ("confirmed", "yes")]),
-        ("/ui/jobs/bulk", [("verb", "cancel"), ("confirmed", "yes")]),
-        ("/ui/dead/replay", [("confirmed", "yes")]),
+        ("/ui/jobs/bulk", [("verb", "cancel"), *YES.items()]),
+        ("/ui/dead/replay", [*YES.items()]),
         ("/ui/dead/replay", [("id", str(ids[State.DEAD])), ("confirmed", "yes")]),
         ("/ui/schedules/nightly/pause", []),
         ("/ui/schedules/nightly/run", []),
@@ -587,6 +733,62 @@ async def test_without_a_session_no_form_does_anything(memory_store: str) -> Non
         assert await everything_stored(there.engine) == before
 
 
+def finds(shown: Page, *places: str) -> list[bool]:
+    """Whether the navigation leads to them."""
+    links = [given["href"] for given in shown.all("a")]
+    return [any(link.endswith(place) for link in links) for place in places]
+
+
+async def test_the_audit_log_is_for_operators_as_it_is_over_the_api(local_store: str) -> None:
+    async with house(local_store) as there:
+        await enqueued(there.engine)
+        operator = await there.person(name="ada")
+        await operator.post("/ui/queues/default/pause")
+        assert finds(await operator.see("/"), "ui/audit") == [True]
+        assert "queue.pause" in (await operator.see("/ui/audit")).text
+        for scope in (Scope.READ, Scope.READ_PAYLOAD):
+            reader = await there.person(scope)
+            assert finds(await reader.see("/"), "ui/audit") == [False]
+            response = await reader.get("/ui/audit")
+            assert response.status_code == 403
+            assert "needs the scope admin" in page(response).text
+            assert "ada" not in response.text
+
+
+async def test_the_settings_are_for_those_who_run_the_server(local_store: str) -> None:
+    async with house(local_store) as there:
+        assert finds(await (await there.person()).see("/ui/settings"), "ui/settings") == [True]
+        await there.engine.create_tenant(NewTenant("other", "other"))
+        _, token = await Keys(there.engine, tenant="other").create("theirs", {Scope.ADMIN})
+        tenant = there.stranger()
+        await tenant.post("/ui/login", {"key": token}, mark=None)
+        assert finds(await tenant.see("/"), "ui/settings", "ui/audit") == [False, True]
+        assert "only a key of the tenant default" in page(await tenant.get("/ui/settings")).text
+        reader = await there.person(Scope.READ_PAYLOAD)
+        assert finds(await reader.see("/"), "ui/settings") == [False]
+        for person in (tenant, reader):
+            response = await person.get("/ui/settings")
+            assert response.status_code == 403
+            assert "ROPEWAY_URL" not in response.text
+
+
+async def test_no_address_does_anything_when_it_is_only_looked_at(local_store: str) -> None:
+    """A link of another site brings the session along."""
+    async with house(local_store) as there:
+        forms = await everything(there)
+        person = await there.person()
+        mark = await person.mark()
+        before = await everything_stored(there.engine)
+        for path, fields in forms:
+            response = await person.get(f"{path}?{urlencode([*fields, ('mark', mark)])}")
+            assert response.status_code in (404, 405, 422), path
+        assert (await person.get(f"/ui/logout?mark={mark}")).status_code == 405
+        for path in PAGES:
+            await person.see(path)
+        assert await everything_stored(there.engine) == before
+        await person.see("/")
+
+
 async def test_payloads_and_results_are_for_those_who_may_see_them(local_store: str) -> None:
     async with house(local_store) as there:
         id = await enqueued(there.engine, payload=b'{"card":"4111-1111"}')
@@ -607,7 +809,7 @@ async def test_another_tenants_jobs_are_neither_seen_nor_changed(local_store: st
             assert "secret.work" not in (await person.get(path)).text
         assert (await person.get(f"/ui/jobs/{theirs.id}")).status_code == 404
         assert (await person.post(f"/ui/jobs/{theirs.id}/cancel")).status_code == 404
-        await person.post("/ui/jobs/bulk", {"verb": "cancel", "confirmed": "yes"})
+        await person.post("/ui/jobs/bulk", {"verb": "cancel", **YES})
         await person.post("/ui/jobs/bulk", {"verb": "cancel", "id": str(theirs.id), "confirmed": "yes"})
         await person.post(f"/ui/jobs/{theirs.id}/cancel", {"confirmed": "yes"})
         (job,) = await there.engine.get([theirs.id], tenant="other")

@@ -274,11 +274,16 @@ def test_below_a_path_that_the_proxy_passes_on(tmp_path: Path) -> None:
         # A page says where the others are from where it is itself; without the slash that would be elsewhere.
         assert ask("GET", "/tools/ropeway?a=b")[:2] == (308, "/tools/ropeway/?a=b")
         status, where, _ = ask("GET", "/tools/ropeway/ui/jobs")
-        assert (status, where) == (303, "../ui/login")
+        assert (status, where) == (303, "../ui/login?next=ui%2Fjobs")
         status, _, page = ask("GET", "/tools/ropeway/ui/login")
         assert status == 200
         assert 'action="../ui/login"' in page
-        for path in ("/tools", "/tools/ropewayx/health", "/tools/ropeway/tools/ropeway/health", "/x/tools/ropeway/"):
+        for path in (
+            "/tools",
+            "/tools/ropewayx/health",
+            "/tools/ropeway/tools/ropeway/health",
+            "/x/tools/ropeway/",
+        ):
             assert ask("GET", path)[0] == 404, path
 
 

@@ -13,6 +13,9 @@ from ropeway.api.presence import Receive
 
 _MOVED: Final = 308
 
+#: In the scope of a request that came below the prefix: the prefix.
+BELOW: Final = "ropeway.below"
+
 
 class Application(Protocol):
     """What uvicorn runs, and what its protocol tells of requests that did not get as far."""
@@ -44,7 +47,8 @@ class Below:
             return self._application(scope, receive, send)
         # The prefix has nothing to decode: it is as long in both.
         cut = len(self._prefix)
-        scope = {**scope, "path": scope["path"][cut:], "raw_path": raw[cut:]}
+        # What was taken off is kept beside it: cookies belong below it too (`dashboard.cookies`).
+        scope = {**scope, "path": scope["path"][cut:], "raw_path": raw[cut:], BELOW: self._prefix.decode()}
         return self._application(scope, receive, self._with_places(send))
 
     def count_refused(self, status: int) -> None:

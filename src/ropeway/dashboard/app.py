@@ -54,7 +54,9 @@ class Dashboard:
         poke: Callable[[], None],
         auth: bool = True,
     ) -> None:
-        self.sessions = Sessions(engine, access, seals, tickets, auth=auth)
+        # Over TLS, or behind a proxy that speaks it.
+        secure = settings.tls_cert is not None or settings.behind_proxy
+        self.sessions = Sessions(engine, access, seals, tickets, auth=auth, secure=secure)
         self._live = Live(engine)
         self._frame = Frame(
             engine, settings, self.sessions, self._live, notes, check=check, observe=observe, poke=poke

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlencode
 
 import jinja2
 from starlette.requests import Request
@@ -17,7 +18,8 @@ from ropeway.core.errors import RopewayError, Unauthenticated
 from ropeway.core.states import State
 from ropeway.dashboard import drawing, words
 from ropeway.dashboard.asking import Form, query_of, read_form
-from ropeway.dashboard.sessions import NOTICE, Sessions, Viewer, drop_cookie
+from ropeway.dashboard.places import Place, is_ours, is_page, places_for
+from ropeway.dashboard.sessions import Sessions, Viewer
 from ropeway.observability.logs import Logger, logger
 from ropeway.observability.names import HTTP_FAILED
 from ropeway.service.actions import notes_of
@@ -38,6 +40,8 @@ HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    # A page of another site that opened one of ours cannot watch it: its cookies came along (see `cookies`).
+    "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
 
@@ -77,8 +81,6 @@ class Frame:
         self._observe = observe
         self._log = logger("ropeway.dashboard") if log is None else log
         self.templates = _environment()
-        #: Over TLS, or behind a proxy that speaks it, cookies travel nowhere else.
-        self.secure = settings.tls_cert is not None or settings.behind_proxy
 
     # ── Handlers ──
 
@@ -125,7 +127,7 @@ class Frame:
             )
             response = self._refused(visit, RopewayError(_OUR_FAULT))
         if visit.notice is not None and visit.notice_shown:
-            drop_cookie(response, NOTICE, secure=self.secure)
+            await self.sessions.forget_said(request, response)
         for header, value in HEADERS.items():
             response.headers.setdefault(header, value)
         response.headers["x-request-id"] = visit.id
@@ -133,10 +135,14 @@ class Frame:
         return response
 
     def _to_login(self, visit: Visit) -> Response:
+        where = visit.url("ui/login")
+        wanted = visit.address
+        if visit.request.method == "GET" and is_page(wanted):
+            where += "?" + urlencode({"next": wanted})
         if visit.request.headers.get("hx-request") == "true":
             # A page that updates itself goes there as a whole.
-            return Response(status_code=204, headers={"hx-redirect": visit.url("ui/login")})
-        return RedirectResponse(visit.url("ui/login"), 303)
+            return Response(status_code=204, headers={"hx-redirect": where})
+        return RedirectResponse(where, 303)
 
     def _refused(self, visit: Visit, error: RopewayError) -> Response:
         # The words of the API: those of the store itself may tell where it is, and are for the log.
@@ -181,12 +187,27 @@ class Visit:
 
     # ── Addresses: relative ones, so that it works behind any prefix ──
 
+    @property
+    def address(self) -> str:
+        """Of this page, as pages write it: from the root of ours, with its filters."""
+        query: bytes = self.request.scope.get("query_string", b"")
+        return (self._path[1:] + (b"?" + query if query else b"")).decode("latin-1")
+
     def url(self, path: str) -> str:
+        up = "../" * (self._path.count(b"/") - 1)
+        return (up + path) or "./"
+
+    @property
+    def _path(self) -> bytes:
         # As the browser sees it: a slash that came as %2F is no step.
         scope = self.request.scope
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        up = "../" * (raw.partition(b"?")[0].count(b"/") - 1)
-        return (up + path) or "./"
+        return raw.partition(b"?")[0]
+
+    @property
+    def places(self) -> list[Place]:
+        """What the navigation names."""
+        return places_for(self.viewer)
 
     # ── Answers ──
 
@@ -207,12 +228,12 @@ class Visit:
     def came_from(self, otherwise: str) -> str:
         """The page that the form was on, or `otherwise`."""
         place = self.form.one("back")
-        return place if _is_ours(place) else otherwise
+        return place if is_ours(place) else otherwise
 
     async def back(self, words: str, otherwise: str) -> Response:
         """To where the form was, or `otherwise`; the page there says the words."""
         response = RedirectResponse(self.url(self.came_from(otherwise)), 303)
-        await self.frame.sessions.say(response, words, secure=self.frame.secure)
+        await self.frame.sessions.say(self.request, response, words)
         await self.frame.live.refresh(self.tenant)
         return response
 
@@ -222,11 +243,6 @@ class Visit:
         await self.frame.notes.write(
             notes_of(self.viewer.principal.actor, action, targets, count, self.id), tenant=self.tenant
         )
-
-
-def _is_ours(place: str) -> bool:
-    """Whether it is the address of a page of ours, as those write it into their forms."""
-    return place.startswith("ui/") and not any(sign in place for sign in ("\\", "//", "..", "\r", "\n"))
 
 
 def _environment() -> jinja2.Environment:

@@ -1,5 +1,5 @@
 """What the buttons do to many jobs: to those that were picked, to all that a filter finds, to the dead of a group.
-All of it is asked first, with the number of jobs."""
+All of it is asked first, with the number of jobs; the yes is to so many, and to none that came later."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ropeway.core.query import JobFilter
 from ropeway.dashboard import words
 from ropeway.dashboard.acting import may_act, unknown
 from ropeway.dashboard.asking import FILTERS, filter_of
-from ropeway.dashboard.confirming import ask, is_confirmed
+from ropeway.dashboard.confirming import Asked, ask, asked_of, is_confirmed
 from ropeway.service.bulk import MOST_AT_ONCE, Bulk
 from ropeway.service.dead import DeadJobs
 from ropeway.service.jobs import Jobs
+from ropeway.service.steps import ended_by
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -48,17 +49,7 @@ async def bulk(visit: Visit) -> Response:
 
 async def _bulk_picked(visit: Visit, verb: str, ids: list[UUID]) -> Response:
     if not is_confirmed(visit):
-        return ask(
-            visit,
-            f"{verb.capitalize()} {_number(len(ids))}?",
-            page="jobs",
-            action="ui/jobs/bulk",
-            label=f"{verb.capitalize()} {_number(len(ids))}",
-            otherwise="ui/jobs",
-            fields=[("verb", verb), *_fields("id", map(str, ids))],
-            lines=[_ENDED if verb == "cancel" else _AGAIN],
-            danger=verb == "cancel",
-        )
+        return await _ask_picked(visit, verb, ids)
     service = Jobs(visit.engine, tenant=visit.tenant)
     if verb == "cancel":
         answers = await service.cancel(ids)
@@ -70,40 +61,68 @@ async def _bulk_picked(visit: Visit, verb: str, ids: list[UUID]) -> Response:
     return await visit.back(_told(verb, len(done), skipped=len(ids) - len(done)), "ui/jobs")
 
 
-async def _bulk_found(visit: Visit, verb: str) -> Response:
-    asked = {name: value for name, value in visit.form.mapping().items() if name in FILTERS and value}
-    where = filter_of(asked)
+async def _ask_picked(visit: Visit, verb: str, ids: list[UUID]) -> Response:
     service = Bulk(visit.engine, tenant=visit.tenant)
-    if not is_confirmed(visit):
-        count = await (service.count_cancellable(where) if verb == "cancel" else service.count_retriable(where))
-        number = _number(count.number, capped=count.capped)
-        lines = [_which(verb, asked)]
-        if count.number > MOST_AT_ONCE:
-            lines.append(f"One go takes the first {MOST_AT_ONCE:,}.")
-        return ask(
-            visit,
-            f"{verb.capitalize()} {number}?",
-            page="jobs",
-            action="ui/jobs/bulk",
-            label=f"{verb.capitalize()} {number}" if count.number else None,
-            otherwise="ui/jobs",
-            fields=[("verb", verb), *asked.items()],
-            lines=lines,
-            danger=verb == "cancel",
-        )
+    good = await (service.cancellable(ids) if verb == "cancel" else service.retriable(ids))
+    lines = [_ENDED if verb == "cancel" else _AGAIN]
+    if len(good) < len(ids):
+        lines.append(f"The state of {len(ids) - len(good):,} of those picked does not allow it.")
+    return ask(
+        visit,
+        f"{verb.capitalize()} {_number(len(good))}?",
+        page="jobs",
+        action="ui/jobs/bulk",
+        label=f"{verb.capitalize()} {_number(len(good))}" if good else None,
+        otherwise="ui/jobs",
+        fields=[("verb", verb), *_fields("id", map(str, good))],
+        lines=lines,
+        danger=verb == "cancel",
+    )
+
+
+async def _bulk_found(visit: Visit, verb: str) -> Response:
+    filters = {name: value for name, value in visit.form.mapping().items() if name in FILTERS and value}
+    where = filter_of(filters)
+    service = Bulk(visit.engine, tenant=visit.tenant)
+    asked = asked_of(visit)
+    if asked is None:
+        return await _ask_found(visit, service, verb, filters, where)
+    most = min(asked.number, MOST_AT_ONCE)
     if verb == "cancel":
-        report = await service.cancel(where)
+        report = await service.cancel(where, limit=most, asked_at=asked.at)
     else:
-        report = await service.retry(where, by=visit.viewer.principal.actor)
+        report = await service.retry(where, limit=most, asked_at=asked.at, by=visit.viewer.principal.actor)
     if report.done:
-        target = " ".join(f"{name}={asked[name]}" for name in FILTERS if name in asked) or "all jobs"
+        target = " ".join(f"{name}={filters[name]}" for name in FILTERS if name in filters) or "all jobs"
         await visit.note(f"job.{verb}", target, count=report.done)
-    return await visit.back(_told(verb, report.done, more=report.more), "ui/jobs")
+    # Where a search has to go on, the store cannot tell that there is no more of what was counted.
+    more = report.more and asked.number > most
+    told = _told(verb, report.done, more=more, broken_off=report.broken_off)
+    return await visit.back(told, "ui/jobs")
 
 
-def _which(verb: str, asked: dict[str, str]) -> str:
-    if asked:
-        return f"Those with {', '.join(f'{name} {words.clipped(value, 100)}' for name, value in asked.items())}."
+async def _ask_found(
+    visit: Visit, service: Bulk, verb: str, filters: dict[str, str], where: JobFilter
+) -> Response:
+    at = await service.now()
+    count = await (service.count_cancellable(where) if verb == "cancel" else service.count_retriable(where))
+    number = _number(count.number, capped=count.capped)
+    return ask(
+        visit,
+        f"{verb.capitalize()} {number}?",
+        page="jobs",
+        action="ui/jobs/bulk",
+        label=f"{verb.capitalize()} {number}" if count.number else None,
+        otherwise="ui/jobs",
+        fields=[("verb", verb), *filters.items(), *Asked(at, count.number).fields()],
+        lines=[_which(verb, filters), *_in_goes(count.number)],
+        danger=verb == "cancel",
+    )
+
+
+def _which(verb: str, filters: dict[str, str]) -> str:
+    if filters:
+        return f"Those with {', '.join(f'{name} {words.clipped(value, 100)}' for name, value in filters.items())}."
     kind = "that have not ended" if verb == "cancel" else "that died or were cancelled"
     return f"No filter is set: these are all jobs {kind}."
 
@@ -132,10 +151,12 @@ async def _replay_picked(visit: Visit, ids: list[UUID]) -> Response:
     service = DeadJobs(visit.engine, tenant=visit.tenant)
     if not is_confirmed(visit):
         found = await service.retry(ids, dry_run=True)
+        left = {one.id for one in found.skipped}
         lines = [_AGAIN]
-        if found.skipped:
-            lines.append(f"{_number(len(found.skipped))} of those picked cannot be replayed any more.")
-        return _ask_replay(visit, found.matched, fields=_fields("id", map(str, ids)), lines=lines)
+        if left:
+            lines.append(f"{_number(len(left))} of those picked cannot be replayed any more.")
+        good = [str(id) for id in ids if id not in left]
+        return _ask_replay(visit, found.matched, fields=_fields("id", good), lines=lines)
     report = await service.retry(ids, by=visit.viewer.principal.actor)
     skipped = {one.id for one in report.skipped}
     if report.retried:
@@ -147,28 +168,36 @@ async def _replay_groups(visit: Visit, fingerprints: list[str]) -> Response:
     """With no groups all there are, of the queue that is named or of every one."""
     service = DeadJobs(visit.engine, tenant=visit.tenant)
     queue = visit.form.one("queue") or None
-    if not is_confirmed(visit):
-        found = await service.groups(queue)
-        groups = [group for group in found.groups if not fingerprints or group.fingerprint in fingerprints]
-        return _ask_replay(
-            visit,
-            sum(group.count for group in groups),
-            capped=not found.complete,
-            fields=[("queue", queue or ""), *_fields("fingerprint", fingerprints)],
-            lines=[_AGAIN, f"Those of {queue} only."] if queue else [_AGAIN],
-            listed=[f"{group.count:,} × {group.type}: {group.message}" for group in groups[:MOST_NAMED]],
-        )
-    retried, more = 0, False
-    where, by = JobFilter(queue=queue), visit.viewer.principal.actor
-    chosen: list[str | None] = [*fingerprints] or [None]
-    for fingerprint in chosen:
-        report = await service.retry_where(where, fingerprint=fingerprint, limit=MOST_AT_ONCE, by=by)
-        retried += report.retried
-        more = more or report.more
-    if retried:
+    asked = asked_of(visit)
+    if asked is None:
+        return await _ask_groups(visit, service, queue, fingerprints)
+    report = await service.retry_groups(
+        ended_by(JobFilter(queue=queue), asked.at),
+        fingerprints,
+        limit=min(asked.number, MOST_AT_ONCE),
+        by=visit.viewer.principal.actor,
+    )
+    if report.retried:
         target = ", ".join(fingerprints) if fingerprints else f"all of {queue or 'every queue'}"
-        await visit.note("dlq.retry", target, count=retried)
-    return await visit.back(_told("retry", retried, more=more), "ui/dead")
+        await visit.note("dlq.retry", target, count=report.retried)
+    told = _told("retry", report.retried, more=report.more, broken_off=report.broken_off)
+    return await visit.back(told, "ui/dead")
+
+
+async def _ask_groups(visit: Visit, service: DeadJobs, queue: str | None, fingerprints: list[str]) -> Response:
+    at = await Bulk(visit.engine, tenant=visit.tenant).now()
+    found = await service.groups(queue)
+    groups = [group for group in found.groups if not fingerprints or group.fingerprint in fingerprints]
+    count = sum(group.count for group in groups)
+    lines = [_AGAIN, f"Those of {queue} only."] if queue else [_AGAIN]
+    return _ask_replay(
+        visit,
+        count,
+        capped=not found.complete,
+        fields=[("queue", queue or ""), *_fields("fingerprint", fingerprints), *Asked(at, count).fields()],
+        lines=[*lines, *_in_goes(count, capped=not found.complete)],
+        listed=[f"{group.count:,} × {group.type}: {group.message}" for group in groups[:MOST_NAMED]],
+    )
 
 
 def _ask_replay(
@@ -217,7 +246,17 @@ def _number(count: int, *, capped: bool = False, kind: str = "") -> str:
     return f"{words.number(count, capped=capped)} {kind}{'job' if count == 1 else 'jobs'}"
 
 
-def _told(verb: str, done: int, *, skipped: int = 0, more: bool = False) -> str:
+def _in_goes(count: int, *, capped: bool = False) -> list[str]:
+    """What to say of more jobs than one go takes."""
+    too_many = count > MOST_AT_ONCE or (capped and count == MOST_AT_ONCE)
+    return [f"One go takes the first {MOST_AT_ONCE:,}."] if too_many else []
+
+
+def _told(verb: str, done: int, *, skipped: int = 0, more: bool = False, broken_off: bool = False) -> str:
     what = "cancelled" if verb == "cancel" else "run again"
     left = f"; the state of {skipped:,} did not allow it" if skipped else ""
-    return f"{_number(done)} {what}{left}." + (" There are more: do it again for the next." if more else "")
+    if broken_off:
+        rest = " Then the store did not answer: do it again for the rest."
+    else:
+        rest = " There are more: do it again for the next." if more else ""
+    return f"{_number(done)} {what}{left}.{rest}"

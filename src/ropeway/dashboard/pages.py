@@ -272,8 +272,10 @@ async def audit(visit: Visit) -> Response:
 async def settings(visit: Visit) -> Response:
     loaded = visit.frame.settings
     shown = loaded.shown()
+    visit.viewer.require_audit()
     rows = [
         (name, shown[name], loaded.sources.get(name, "set by the program"), variable_of(name), describe(name))
         for name in setting_names()
     ]
     return visit.show("settings.html", page="settings", rows=rows, durability=visit.engine.durability)
+    visit.viewer.require_settings()

@@ -13,6 +13,8 @@ import msgspec
 
 from ropeway.core.access import Scope
 from ropeway.core.errors import BadCursor, MissingScope, Unauthenticated
+from ropeway.core.job import DEFAULT_TENANT
+from ropeway.dashboard.cookies import NOTICE, SESSION, Cookies, cookies_of
 from ropeway.service.access import ANYBODY, Principal
 from ropeway.service.sessions import SESSION_SECONDS, Session
 from ropeway.service.sessions import Sessions as Book
@@ -25,10 +27,6 @@ if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
     from ropeway.service.access import Access
     from ropeway.service.seals import Seals, Tickets
-
-COOKIE: Final = "ropeway_session"
-#: What the page after an action says, once.
-NOTICE: Final = "ropeway_notice"
 
 #: Seconds within which a link that a start has printed must be used.
 LINK_SECONDS: Final = 600.0
@@ -61,46 +59,78 @@ class Viewer(msgspec.Struct, frozen=True):
     def sees_payloads(self) -> bool:
         return Scope.READ_PAYLOAD in self.principal.scopes
 
+    @property
+    def sees_audit(self) -> bool:
+        return self.may_act
+
+    def require_audit(self) -> None:
+        """Raises MissingScope. The API asks for the same scope."""
+        self.principal.require(Scope.ADMIN)
+
+    @property
+    def sees_settings(self) -> bool:
+        return self.may_act and self.tenant == DEFAULT_TENANT
+
+    def require_settings(self) -> None:
+        """Raises MissingScope. They are of the whole server, and tell where its store is: for those who run it."""
+        self.principal.require(Scope.ADMIN)
+        if not self.sees_settings:
+            raise MissingScope("only a key of the tenant default may see the settings of the server")
+
 
 class Sessions:
     """Signs people in and out, and tells who they are."""
 
-    def __init__(self, engine: Engine, access: Access, seals: Seals, tickets: Tickets, *, auth: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        access: Access,
+        seals: Seals,
+        tickets: Tickets,
+        *,
+        auth: bool,
+        secure: bool,
+    ) -> None:
         self._access = access
         self._seals = seals
-        self._tickets = tickets
         self._book = Book(engine, access, seals, tickets)
         self._auth = auth
+        self._secure = secure
 
     async def viewer(self, request: Request) -> Viewer:
         """Raises Unauthenticated, and MissingScope for a key that may not even look."""
         if not self._auth:
             return Viewer(ANYBODY, await self._mark("anybody"))
-        text = request.cookies.get(COOKIE)
+        text = (await self._cookies(request)).get(request, SESSION)
         if text is None:
             raise Unauthenticated
         session, principal = await self._book.open(text)
         _check(principal)
         return Viewer(principal, await self._mark(session.nonce), session)
 
+    async def _cookies(self, request: Request) -> Cookies:
+        return cookies_of(request, await self._seals.secret(), secure=self._secure)
+
     # ── Coming and going ──
 
-    async def sign_in(self, token: str) -> str:
-        """A cookie for whoever holds this key. Raises Unauthenticated or MissingScope."""
-        return await self._begin(await self._access.authenticate(token))
+    async def sign_in(self, request: Request, response: Response, token: str) -> None:
+        """Whoever holds this key is signed in by the answer. Raises Unauthenticated or MissingScope."""
+        await self._begin(request, response, await self._access.authenticate(token))
 
-    async def enter(self, ticket: str) -> str:
-        """A cookie for whoever follows a link that is good once. Raises Unauthenticated or MissingScope."""
-        return await self._begin(await self._tickets.redeem(ticket))
+    async def enter(self, request: Request, response: Response, ticket: str) -> None:
+        """The same for whoever follows a link that is good once."""
+        await self._begin(request, response, await self._book.redeem(ticket))
 
-    async def _begin(self, principal: Principal) -> str:
+    async def _begin(self, request: Request, response: Response, principal: Principal) -> None:
         _check(principal)
-        return await self._book.begin(principal)
+        cookie = await self._book.begin(principal)
+        (await self._cookies(request)).put(response, SESSION, cookie, SESSION_SECONDS)
 
-    async def sign_out(self, viewer: Viewer) -> None:
+    async def sign_out(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Their session is over, also for whoever has kept its cookie."""
         if viewer.session is not None:
             await self._book.end(viewer.session)
+        (await self._cookies(request)).drop(response, SESSION)
 
     @property
     def open(self) -> bool:
@@ -130,12 +160,12 @@ class Sessions:
 
     # ── What the next page says ──
 
-    async def say(self, response: Response, words: str, *, secure: bool) -> None:
+    async def say(self, request: Request, response: Response, words: str) -> None:
         sealed = cursors.seal(await self._seals.secret(), words[:_MOST_NOTICE], _SAID)
-        _set(response, NOTICE, sealed, _NOTICE_SECONDS, secure=secure)
+        (await self._cookies(request)).put(response, NOTICE, sealed, _NOTICE_SECONDS)
 
     async def said(self, request: Request) -> str | None:
-        text = request.cookies.get(NOTICE)
+        text = (await self._cookies(request)).get(request, NOTICE)
         if text is None:
             return None
         try:
@@ -143,17 +173,8 @@ class Sessions:
         except BadCursor:
             return None
 
-
-def keep_cookie(response: Response, cookie: str, *, secure: bool) -> None:
-    _set(response, COOKIE, cookie, SESSION_SECONDS, secure=secure)
-
-
-def drop_cookie(response: Response, name: str, *, secure: bool) -> None:
-    response.delete_cookie(name, path="/", secure=secure, httponly=True, samesite="strict")
-
-
-def _set(response: Response, name: str, value: str, seconds: int, *, secure: bool) -> None:
-    response.set_cookie(name, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict")
+    async def forget_said(self, request: Request, response: Response) -> None:
+        (await self._cookies(request)).drop(response, NOTICE)
 
 
 def _check(principal: Principal) -> None:

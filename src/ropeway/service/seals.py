@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: Seconds within which a ticket must be used.
 TICKET_SECONDS = 60.0
 
-_TICKET = "ticket"
+#: What a ticket is for, unless told otherwise: a stream of the API.
+STREAM = "ticket"
 
 
 class Seals:
@@ -56,16 +57,17 @@ class Tickets:
         self._engine = engine
         self._seals = seals
 
-    async def issue(self, principal: Principal, *, seconds: float = TICKET_SECONDS) -> str:
-        """A ticket with what the principal's key allows."""
+    async def issue(self, principal: Principal, *, seconds: float = TICKET_SECONDS, use: str = STREAM) -> str:
+        """A ticket with what the principal's key allows, good for this use only."""
         ends_at = await self._engine.now() + timedelta(seconds=seconds)
         ticket = _Ticket(secrets.token_urlsafe(12), principal.key_id, ends_at)
-        return cursors.seal(await self._seals.secret(), msgspec.json.encode(ticket).decode(), _TICKET)
+        return cursors.seal(await self._seals.secret(), msgspec.json.encode(ticket).decode(), use)
 
-    async def redeem(self, text: str) -> Principal:
-        """Who got the ticket. Raises Unauthenticated: it is forged, late or used, or its key is good no more."""
+    async def redeem(self, text: str, *, use: str = STREAM) -> Principal:
+        """Who got the ticket. Raises Unauthenticated: it is forged, late, used or for another use, or its key is
+        good no more."""
         try:
-            opened = cursors.unseal(await self._seals.secret(), text, _TICKET)
+            opened = cursors.unseal(await self._seals.secret(), text, use)
             ticket = msgspec.json.decode(opened, type=_Ticket)
         except (BadCursor, msgspec.DecodeError):
             raise _spent() from None

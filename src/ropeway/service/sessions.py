@@ -35,6 +35,8 @@ LOOK_SECONDS: Final = 3.0
 MOST_KEPT: Final = 4_096
 
 _SESSION = "dashboard session"
+#: The use of tickets that sign in.
+LINK: Final = "dashboard link"
 _BUCKET = "session:"
 #: In place of a time: it is over, and stays so.
 _ENDED: Final = float("-inf")
@@ -129,4 +131,13 @@ class Sessions:
         found = await self._engine.find_key(FIRST_ID)
         if found is None or not found[0].good(await self._engine.now()) or not found[1].is_active:
             return None
-        return await self._tickets.issue(Principal("", FIRST_ID, "", frozenset()), seconds=seconds)
+        first = Principal("", FIRST_ID, "", frozenset())
+        return await self._tickets.issue(first, seconds=seconds, use=LINK)
+
+    async def redeem(self, ticket: str) -> Principal:
+        """Whose a ticket of `first_ticket` is. Raises Unauthenticated.
+
+        Tickets for streams are not taken: whoever has a key can ask for those, and lead others to a link that
+        signs them in as somebody they are not.
+        """
+        return await self._tickets.redeem(ticket, use=LINK)
