@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
 
 import pytest
@@ -38,6 +39,17 @@ def test_each_id_is_higher_than_all_before_it_also_across_calls() -> None:
     made = [id for count in (1, 3, 5_000, 1, 1, 2) for id in ids.uuid7s(count)]
     assert made == sorted(made)
     assert len(set(made)) == len(made)
+
+
+def test_the_lowest_id_of_a_time_parts_earlier_ids_from_later_ones() -> None:
+    made = ids.uuid7()
+    at = ids.made_at(made)
+    assert at is not None
+    moment = timedelta(milliseconds=1)
+    assert ids.lowest_at(at) <= made < ids.lowest_at(at + moment)
+    assert ids.lowest_at(at, moment) == ids.lowest_at(at + moment)
+    assert ids.lowest_at(datetime.min.replace(tzinfo=UTC)) == UUID(int=0)
+    assert ids.lowest_at(datetime.max.replace(tzinfo=UTC), timedelta(hours=1)) > made
 
 
 def test_a_token_has_128_random_bits() -> None:

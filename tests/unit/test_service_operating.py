@@ -269,6 +269,21 @@ async def test_a_backlog_beyond_the_usual_count_is_counted_further() -> None:
         assert (await Queues(engine).scaling("default")).backlog == 11_000
 
 
+async def test_other_counts_beyond_their_cap_do_not_make_it_count_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting() as (engine, _):
+
+        async def many_done(*_: object, **__: object) -> list[QueueStats]:
+            counts = {State.QUEUED: 7, State.SUCCEEDED: 10_000}
+            return [QueueStats("default", False, counts, frozenset({State.SUCCEEDED}))]
+
+        async def counted(*_: object, **__: object) -> None:
+            raise AssertionError("7 are 7")
+
+        monkeypatch.setattr(engine, "queue_stats", many_done)
+        monkeypatch.setattr(engine, "count", counted)
+        assert (await Queues(engine).scaling("default")).backlog == 7
+
+
 # ── explanations ──
 
 

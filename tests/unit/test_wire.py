@@ -211,6 +211,15 @@ SPEC = NewSchedule(
 )
 WORKER = WorkerInfo("w", "h", 1, "v", ("q",), ("a",), 2, 1, 5, "quiet", NOW, NOW)
 LIMITS = Limits(rate_per_second=5.0, burst=1)
+QUEUE = QueueStats(
+    "q",
+    True,
+    {State.QUEUED: 3, State.DEAD: 1, State.SUCCEEDED: 3},
+    frozenset({State.SUCCEEDED, State.QUEUED}),
+    oldest_age_seconds=1.5,
+    enqueued_per_minute=2.0,
+    finished_per_minute=3.0,
+)
 
 SHAPES: list[tuple[Any, Any]] = [
     (objects.job_object(JOB), models.Job),
@@ -247,6 +256,18 @@ def test_records_survive_the_wire() -> None:
     assert again == msgspec.structs.replace(schedule, spec=whole)
     sent = msgspec.json.encode({**objects.worker_object(WORKER), "running_jobs": []})
     assert records.worker_of(msgspec.json.decode(sent, type=models.Worker)) == WORKER
+    sent = msgspec.json.encode(objects.queue_object(QUEUE))
+    assert records.queue_stats_of(msgspec.json.decode(sent, type=models.Queue)) == QUEUE
+
+
+def test_which_counts_are_capped_is_told_and_read() -> None:
+    told = objects.queue_object(QUEUE)
+    assert (told["counts_capped"], told["capped"]) == (True, ["queued", "succeeded"])
+    # A server of before says only that some are.
+    del told["capped"]
+    read = msgspec.convert(told, models.Queue)
+    assert records.queue_stats_of(read).capped == QUEUE.counts.keys()
+    assert records.queue_stats_of(msgspec.structs.replace(read, counts_capped=False)).capped == frozenset()
 
 
 JOBS = [

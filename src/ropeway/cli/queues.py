@@ -30,7 +30,6 @@ Name = Annotated[
 #: In this order; the others only where there is something to count.
 _ALWAYS = (State.QUEUED, State.RUNNING, State.RETRYING, State.SCHEDULED, State.DEAD)
 _SOMETIMES = (State.WAITING, State.SUCCEEDED)
-_MOST = 10_000
 
 
 @app.command("list")
@@ -76,7 +75,7 @@ def _row(stats: QueueStats, states: list[State]) -> list[Any]:
 
 def _count(stats: QueueStats, state: State) -> str:
     count = stats.counts.get(state, 0)
-    return f"{count:,}+" if stats.counts_capped and count >= _MOST else f"{count:,}"
+    return f"{count:,}+" if count and state in stats.capped else f"{count:,}"
 
 
 def _limit(stats: QueueStats) -> str:

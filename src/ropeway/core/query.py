@@ -124,7 +124,11 @@ class QueueSettings(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """One queue at a glance. `oldest_age_seconds` is the age of the oldest job that could run now.
+    """One queue at a glance.
+
+    The counts of the states in `capped` stopped before the end: there are at least so many. `oldest_age_seconds`
+    is the longest that a job which could run now has been due: since its `run_at`, which is never before it was
+    made and moves with each retry, snooze and redrive. A job that was released keeps its place and waits on.
 
     The rates are of the last 60 seconds by the engine's clock, from its events; an engine may count only the
     newest of them (at most its cap) and take the time those span.
@@ -133,11 +137,16 @@ class QueueStats(msgspec.Struct, frozen=True):
     queue: str
     paused: bool
     counts: dict[State, int]
-    counts_capped: bool = False
+    capped: frozenset[State] = frozenset()
     oldest_age_seconds: float | None = None
     enqueued_per_minute: float = 0.0
     finished_per_minute: float = 0.0
     settings: QueueSettings = QueueSettings()
+
+    @property
+    def counts_capped(self) -> bool:
+        """Whether some count stopped before the end."""
+        return bool(self.capped)
 
 
 class RedriveReport(msgspec.Struct, frozen=True):

@@ -49,6 +49,11 @@ def made_at(id: UUID) -> datetime | None:
     return _EPOCH + timedelta(milliseconds=id.int >> 80)
 
 
+def lowest_at(at: datetime, shift: timedelta = timedelta()) -> UUID:
+    """The lowest id that is made at a time, moved by `shift`: all that are made before are lower."""
+    return UUID(int=max(0, (at - _EPOCH + shift) // timedelta(milliseconds=1)) << 80)
+
+
 def token() -> UUID:
     """128 random bits: a grant's secret. Not a version 4 UUID, whose six fixed bits would be wasted."""
     return uuid_from_bytes(os.urandom(16))

@@ -68,7 +68,7 @@ async def scaling_of(engine: Engine, queue: str, tenant: str) -> Scaling:
     found = await engine.queue_stats([queue], tenant=tenant)
     stats = found[0] if found else QueueStats(queue, False, {})
     backlog = stats.counts.get(State.QUEUED, 0)
-    if stats.counts_capped:
+    if State.QUEUED in stats.capped:
         where = JobFilter(queue=queue, states=frozenset({State.QUEUED}))
         backlog = (await engine.count(where, cap=MOST_COUNTED, tenant=tenant)).number
     return Scaling(

@@ -379,6 +379,7 @@ class Queue(Model):
     paused: bool
     counts: dict[str, int]
     counts_capped: bool = False
+    capped: list[str] = []
     oldest_age_seconds: float | None = None
     enqueued_per_minute: float = 0.0
     finished_per_minute: float = 0.0

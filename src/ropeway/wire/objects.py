@@ -147,6 +147,7 @@ def queue_object(stats: QueueStats) -> Object:
         "paused": stats.paused,
         "counts": {state.value: number for state, number in stats.counts.items()},
         "counts_capped": stats.counts_capped,
+        "capped": [state.value for state in sorted(stats.capped)],
         "oldest_age_seconds": stats.oldest_age_seconds,
         "enqueued_per_minute": stats.enqueued_per_minute,
         "finished_per_minute": stats.finished_per_minute,

@@ -93,11 +93,13 @@ def line_of(model: models.LogEntry) -> LogLine:
 
 
 def queue_stats_of(model: models.Queue) -> QueueStats:
+    # A server of before `capped` only says that some counts are.
+    capped = model.capped or (model.counts if model.counts_capped else ())
     return QueueStats(
         queue=model.queue,
         paused=model.paused,
         counts={State(status): number for status, number in model.counts.items()},
-        counts_capped=model.counts_capped,
+        capped=frozenset(State(status) for status in capped),
         oldest_age_seconds=model.oldest_age_seconds,
         enqueued_per_minute=model.enqueued_per_minute,
         finished_per_minute=model.finished_per_minute,

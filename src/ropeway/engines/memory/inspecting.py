@@ -91,13 +91,13 @@ class MemoryInspecting(MemoryStore):
         now = self.clock.now()
         events = [event for event in recent if event.queue == queue]
         counts = queue_counts(rows, now)
-        ready = [row.created_at for row in rows if row.state(now) is State.QUEUED]
+        due = [row.run_at for row in rows if row.state(now) is State.QUEUED]
         return QueueStats(
             queue=queue,
             paused=(tenant, queue) in self.paused,
             counts={state: min(number, cap) for state, number in counts.items()},
-            counts_capped=any(number > cap for number in counts.values()),
-            oldest_age_seconds=(now - min(ready)).total_seconds() if ready else None,
+            capped=frozenset(state for state, number in counts.items() if number > cap),
+            oldest_age_seconds=(now - min(due)).total_seconds() if due else None,
             enqueued_per_minute=float(sum(event.event is EventName.ENQUEUED for event in events)),
             finished_per_minute=float(sum(event.state in TERMINAL_STATES for event in events)),
             settings=self.settings_of.get((tenant, queue), QueueSettings()),

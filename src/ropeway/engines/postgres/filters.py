@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ropeway.core.query import JobFilter
@@ -29,6 +30,11 @@ class Conditions:
             self.parameters.append(value)
             condition = condition.replace("?", f"${len(self.parameters)}", 1)
         self._parts.append(condition)
+
+    def add_all(self, conditions: Iterable[tuple[str, Any]]) -> None:
+        """Conditions of one value each."""
+        for condition, value in conditions:
+            self.add(condition, value)
 
     def where(self) -> str:
         return " WHERE " + " AND ".join(self._parts)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from ropeway.core import query
@@ -11,10 +14,11 @@ from ropeway.core.query import Count, JobFilter, JobPage, Order, QueueSettings, 
 from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
 from ropeway.engines.postgres.filters import Conditions, ended_conditions, live_conditions
 from ropeway.engines.postgres.rows import stored_job, stored_settings
-from ropeway.engines.postgres.store import PostgresStore
+from ropeway.engines.postgres.store import REAL_CLOCK, PostgresStore
+from ropeway.runtime.ids import lowest_at
 
-#: Ended jobs that queue statistics look at, at most: beyond that the counts are capped and say so.
-ENDED_SCAN = 200_000
+#: Jobs of one way to end that queue statistics look at, at most: beyond that those counts are capped and say so.
+ENDED_SCAN = 100_000
 
 #: How many times the cap of a count are looked at, of a queue's live jobs of all states together.
 SHARE = 2
@@ -26,12 +30,35 @@ SEARCH = 20_000
 #: more than that in a minute, its rates are those of a shorter time.
 RATE_PAGES = 500
 
+#: How wrong the clocks may be that ids are made by, which are those of producers: a search for a time of creation
+#: looks at the ids of so much more before and after it.
+SKEW = timedelta(hours=1)
+
 #: Seconds that such a span is taken to be at least.
 SHORTEST_SPAN = 0.01
 
 _NO_RATES = (0.0, 0.0)
 
 _RUNNING = frozenset({State.RUNNING})
+
+#: What jobs can be that are free and not due.
+_NOT_DUE = frozenset({State.SCHEDULED, State.RETRYING, State.WAITING})
+
+
+class _Line(NamedTuple):
+    """The live jobs of a queue; `is_long`: more than are looked at one by one."""
+
+    counts: dict[State, int]
+    oldest: float | None = None
+    is_long: bool = False
+    #: States whose counts stopped before the cap.
+    capped: frozenset[State] = frozenset()
+
+
+_NOBODY = _Line({})
+
+#: Conditions on ids, each with its value.
+_Span: TypeAlias = list[tuple[str, UUID]]
 
 
 class PostgresInspecting(PostgresStore):
@@ -65,16 +92,38 @@ class PostgresInspecting(PostgresStore):
             jobs = await self._died(where, limit + 1, after, tenant)
         else:
             edge, newest = None if after is None else query.parse_id_position(after), order == "newest"
+            span = await self._span(where, tenant)
             if _is_search(where):
-                stop = await self._search_end(where, edge, tenant, newest=newest)
-            jobs = await self._by_id(where, limit + 1, edge, stop, tenant, newest=newest)
+                stop = await self._search_end(where, span, edge, tenant, newest=newest)
+            jobs = await self._by_id(where, span, limit + 1, edge, stop, tenant, newest=newest)
         page = jobs[:limit]
         if len(jobs) <= limit:
             return JobPage(page, None if stop is None else query.id_position(stop))
         last = page[-1]
         return JobPage(page, query.death_position(last) if order == "died" else query.id_position(last.id))
 
-    async def _search_end(self, where: JobFilter, edge: UUID | None, tenant: str, *, newest: bool) -> UUID | None:
+    async def _span(self, where: JobFilter, tenant: str) -> _Span:
+        """Between which ids a filter's jobs are, as conditions: by the times that ids tell, and by who has a key.
+
+        The job that has a key took it last, so those that had it before are older. (Older by their ids, that is by
+        the clocks of their producers. A key is free only after its window, which is longer than clocks are apart.)
+        """
+        span: _Span = []
+        if self.holes["now"] == REAL_CLOCK:  # a clock of tests is not the one that ids are made by
+            if where.created_after is not None:
+                span.append(("j.id >= ?", lowest_at(where.created_after, -SKEW)))
+            if where.created_before is not None:
+                span.append(("j.id < ?", lowest_at(where.created_before, SKEW)))
+        if where.idempotency_key is not None:
+            holder = self.sql("inspecting", "key_holder")
+            held = await self.reads.value(holder, tenant, where.idempotency_key, writes=False)
+            if held is not None:
+                span.append(("j.id <= ?", held))
+        return span
+
+    async def _search_end(
+        self, where: JobFilter, span: _Span, edge: UUID | None, tenant: str, *, newest: bool
+    ) -> UUID | None:
         """How far one call looks: to where it has seen SEARCH jobs of one of the tables; None: to the end."""
         states = frozenset(State) if where.states is None else where.states
         direction, beyond = ("DESC", "<") if newest else ("ASC", ">")
@@ -85,6 +134,7 @@ class PostgresInspecting(PostgresStore):
             if not states & there:
                 continue
             part.add("j.tenant = ?", tenant)
+            part.add_all(span)
             if part is ended and not states >= TERMINAL_STATES:
                 part.add("j.state = ANY(?::text[])", sorted(state.value for state in states & TERMINAL_STATES))
             if edge is not None:
@@ -96,7 +146,15 @@ class PostgresInspecting(PostgresStore):
         return rows[0]["id"] if rows else None
 
     async def _by_id(
-        self, where: JobFilter, limit: int, edge: UUID | None, stop: UUID | None, tenant: str, *, newest: bool
+        self,
+        where: JobFilter,
+        span: _Span,
+        limit: int,
+        edge: UUID | None,
+        stop: UUID | None,
+        tenant: str,
+        *,
+        newest: bool,
     ) -> list[Job]:
         """Both tables in id order, each by its own index, merged."""
         direction = "DESC" if newest else "ASC"
@@ -109,6 +167,7 @@ class PostgresInspecting(PostgresStore):
         ):
             if not taken:
                 continue
+            part.add_all(span)
             if part is live and where.states == _RUNNING:
                 self._granted(live, tenant)
             if edge is not None:
@@ -143,7 +202,9 @@ class PostgresInspecting(PostgresStore):
         live = Conditions()
         ended = live.part()
         selects = []
+        span = await self._span(where, tenant)
         if live_conditions(live, where, tenant, self.holes["now"]):
+            live.add_all(span)
             if where.states == _RUNNING:
                 self._granted(live, tenant)
             elif where.queue is not None:
@@ -151,6 +212,7 @@ class PostgresInspecting(PostgresStore):
                 live.add("j.queue <> ''")
             selects.append(f"(SELECT 1 FROM {self.schema}.jobs j{live.where()} LIMIT {live.mark(cap + 1)})")
         if ended_conditions(ended, where, tenant):
+            ended.add_all(span)
             selects.append(f"(SELECT 1 FROM {self.schema}.archive j{ended.where()} LIMIT {live.mark(cap + 1)})")
         if not selects:
             return Count(0)
@@ -175,39 +237,57 @@ class PostgresInspecting(PostgresStore):
         paused = {row["queue"] for row in told if row["paused"]}
         settings = {row["queue"]: stored_settings(row) for row in told}
         rates = await self._rates(tenant)
-        ended_rows = await self._read("ended_counts", tenant, ENDED_SCAN)
-        ended: dict[str, dict[State, int]] = {}
-        for row in ended_rows:
-            ended.setdefault(row["queue"], {})[State(row["state"])] = row["number"]
-        scanned = sum(row["number"] for row in ended_rows)
+        ended, cut_short = await self._ended(tenant)
         names = live | settings.keys() | ended.keys()
+        asked = sorted(names if queues is None else names & set(queues))
+        line = {queue: await self._line(tenant, queue, cap) for queue in asked if queue in live}
+        running = await self._running(tenant) if any(each.is_long for each in line.values()) else {}
         stats = []
-        for queue in sorted(names if queues is None else names & set(queues)):
-            counts = dict(ended.get(queue, {}))
-            bound = cap * SHARE + 1
-            oldest: float | None = None
-            if queue in live:
-                rows = await self._read("live_counts", tenant, queue, bound)
-                counts.update((State(row["state"]), row["number"]) for row in rows)
-                oldest = next((row["oldest"] for row in rows if row["state"] == State.QUEUED), None)
-            seen = sum(number for state, number in counts.items() if state in LIVE_STATES)
-            capped = any(number > cap for number in counts.values()) or seen >= bound or scanned >= ENDED_SCAN
-            if seen >= bound:
-                first = await self.reads.value(self.sql("inspecting", "first_age"), tenant, queue, writes=False)
-                oldest = max((age for age in (oldest, first) if age is not None), default=None)
+        for queue in asked:
+            standing = line.get(queue, _NOBODY)
+            counts = {**ended.get(queue, {}), **standing.counts}
+            if standing.is_long:
+                counts[State.RUNNING] = running.get(queue, 0)
+            capped = {state for state, number in counts.items() if number > cap} | standing.capped | cut_short
             stats.append(
                 QueueStats(
                     queue=queue,
                     paused=queue in paused,
-                    counts={state: min(number, cap) for state, number in counts.items()},
-                    counts_capped=capped,
-                    oldest_age_seconds=oldest,
+                    counts={state: min(number, cap) for state, number in counts.items() if number},
+                    capped=frozenset(capped),
+                    oldest_age_seconds=standing.oldest,
                     enqueued_per_minute=rates.get(queue, _NO_RATES)[0],
                     finished_per_minute=rates.get(queue, _NO_RATES)[1],
                     settings=settings.get(queue, QueueSettings()),
                 )
             )
         return stats
+
+    async def _line(self, tenant: str, queue: str, cap: int) -> _Line:
+        """The live jobs of a queue. Of a long one the running jobs are left for `_running`."""
+        bound = cap * SHARE + 1
+        rows = await self._read("live_counts", tenant, queue, bound)
+        counts = {State(row["state"]): row["number"] for row in rows}
+        if sum(counts.values()) < bound:
+            return _Line(counts, next((row["oldest"] for row in rows if row["state"] == State.QUEUED), None))
+        rows = await self._read("long_counts", tenant, queue, cap + 1, bound)
+        counts = {State(row["state"]): row["number"] for row in rows}
+        not_due = sum(number for state, number in counts.items() if state is not State.QUEUED)
+        oldest = await self.reads.value(self.sql("inspecting", "first_age"), tenant, queue, writes=False)
+        return _Line(counts, oldest, is_long=True, capped=_NOT_DUE if not_due >= bound else frozenset())
+
+    async def _running(self, tenant: str) -> dict[str, int]:
+        return {row["queue"]: row["number"] for row in await self._read("running_counts", tenant)}
+
+    async def _ended(self, tenant: str) -> tuple[dict[str, dict[State, int]], frozenset[State]]:
+        """Ended jobs by queue and state, and the states of which there are more than were looked at."""
+        ended: dict[str, dict[State, int]] = {}
+        seen: Counter[State] = Counter()
+        for row in await self._read("ended_counts", tenant, ENDED_SCAN):
+            state = State(row["state"])
+            ended.setdefault(row["queue"], {})[state] = row["number"]
+            seen[state] += row["number"]
+        return ended, frozenset(state for state, number in seen.items() if number >= ENDED_SCAN)
 
     async def _rates(self, tenant: str) -> dict[str, tuple[float, float]]:
         """Jobs that came and that ended, per minute, by queue. Around midnight a queue is in two partitions."""

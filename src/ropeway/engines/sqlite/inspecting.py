@@ -28,6 +28,9 @@ _MAX_DIGITS = 18
 RATE_EVENTS = 10_000
 MIN_RATE_SPAN = 1_000_000
 
+#: What jobs can be that are free and not due.
+NOT_DUE = frozenset({State.SCHEDULED, State.RETRYING, State.WAITING})
+
 
 class SqliteInspecting(SqliteStore):
     async def get(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Job | None]:
@@ -180,15 +183,20 @@ def _rates(db: sqlite3.Connection, tenant: str, now: int) -> dict[str, tuple[flo
 
 def _stats(db: sqlite3.Connection, tenant: str, queue: str, *, running: int, cap: int, now: int) -> QueueStats:
     asked: dict[str, Any] = {"tenant": tenant, "queue": queue, "now": now, "limit": cap + 1}
-    (queued, oldest) = db.execute(SQL["count_queued"], asked).fetchone()
-    counts = {State.QUEUED: queued, State.RUNNING: running}
-    counts |= {State(state): number for state, number in db.execute(SQL["count_ahead"], asked)}
+    (queued,) = db.execute(SQL["count_queued"], asked).fetchone()
+    (due_since,) = db.execute(SQL["first_due"], asked).fetchone()
+    ahead = {State(state): number for state, number in db.execute(SQL["count_ahead"], asked)}
+    counts = {State.QUEUED: queued, State.RUNNING: running, **ahead}
     for state in TERMINAL_STATES:
         (counts[state],) = db.execute(SQL["count_ended"], {**asked, "stage": state.value}).fetchone()
+    capped = {state for state, number in counts.items() if number > cap}
+    if sum(ahead.values()) > cap:
+        # They were counted together, so that each may be more.
+        capped |= NOT_DUE
     return QueueStats(
         queue=queue,
         paused=False,
         counts={state: min(number, cap) for state, number in counts.items() if number},
-        counts_capped=any(number > cap for number in counts.values()),
-        oldest_age_seconds=None if oldest is None else (now - oldest) / 1_000_000,
+        capped=frozenset(capped),
+        oldest_age_seconds=None if due_since is None else (now - due_since) / 1_000_000,
     )

@@ -17,10 +17,12 @@ from ropeway.core.states import DeadReason, State
 from ropeway.engines.protocol import Engine
 from ropeway.runtime import ids
 from ropeway.testing.conformance.kit import (
+    DAY,
     HOUR,
     OTHER_TENANT,
     REACHABLE,
     ack,
+    changed,
     drive_to,
     enqueue_many,
     enqueue_one,
@@ -32,6 +34,7 @@ from ropeway.testing.conformance.kit import (
     nothing_changes,
     refused,
     release,
+    snooze,
     worker,
 )
 from ropeway.testing.conformance.subject import Harness
@@ -114,6 +117,24 @@ class TestFind:
             assert await found(engine, idempotency_key="k1") == {a}
             assert await found(engine, idempotency_key="k") == set()
             assert await found(engine, queue="nowhere") == set()
+
+    async def test_by_a_key_also_those_that_had_it_before(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            made: list[UUID] = []
+            for _ in range(3):
+                made.append(await enqueue_one(engine, idempotency_key="k", key_window=DAY))
+                await enqueue_one(engine, queue="other", idempotency_key=f"k{len(made)}")
+                await ack(engine, await lease_one(engine))
+                await subject.advance(2 * DAY)
+            assert await found(engine, idempotency_key="k") == set(made)
+            assert await found(engine, idempotency_key="k2") != set()
+            both: list[tuple[Order, list[UUID]]] = [("newest", made[::-1]), ("oldest", made)]
+            for order, expected in both:
+                page = await engine.find(JobFilter(idempotency_key="k"), order=order, limit=2)
+                assert [job.id for job in page.jobs] == expected[:2]
+                page = await engine.find(JobFilter(idempotency_key="k"), order=order, limit=2, after=page.next)
+                assert [job.id for job in page.jobs] == expected[2:]
 
     async def test_by_priority_of_live_and_ended_jobs(self, harness: Harness) -> None:
         async with harness.subject() as subject:
@@ -370,8 +391,45 @@ class TestCounts:
             await enqueue_many(engine, 5)
             (stats,) = await engine.queue_stats(cap=3)
             assert (stats.counts[State.QUEUED], stats.counts_capped) == (3, True)
+            assert stats.capped == {State.QUEUED}
             (stats,) = await engine.queue_stats(cap=5)
             assert (stats.counts[State.QUEUED], stats.counts_capped) == (5, False)
+
+    async def test_only_the_states_beyond_the_cap_are_capped(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            for state in (State.RUNNING, State.SCHEDULED, State.RETRYING, State.SUCCEEDED, State.DEAD):
+                await drive_to(subject, state)
+            await enqueue_many(engine, 5)
+            (stats,) = await engine.queue_stats(cap=2)
+            exact = dict.fromkeys(REACHABLE, 1)
+            del exact[State.CANCELLED]
+            assert _counted(stats) == exact | {State.QUEUED: 2}
+            assert stats.capped == {State.QUEUED}
+            for _ in range(2):
+                await drive_to(subject, State.DEAD, queue="b")
+            await drive_to(subject, State.CANCELLED, queue="b")
+            (stats,) = await engine.queue_stats(["b"], cap=1)
+            assert _counted(stats) == {State.DEAD: 1, State.CANCELLED: 1}
+            assert stats.capped == {State.DEAD}
+            (stats,) = await engine.queue_stats(["b"], cap=2)
+            assert _counted(stats) == {State.DEAD: 2, State.CANCELLED: 1}
+            assert not stats.capped
+
+    async def test_neither_what_is_due_nor_what_is_not_hides_the_other(self, harness: Harness) -> None:
+        """More jobs than are looked at stand before them in line."""
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await enqueue_many(engine, 9, priority=1, queue="later", delay=HOUR)
+            await enqueue_one(engine, queue="later")
+            await enqueue_many(engine, 9, priority=1, queue="now")
+            await enqueue_one(engine, queue="now", delay=HOUR)
+            later, now = await engine.queue_stats(cap=2)
+            assert _counted(later) == {State.SCHEDULED: 2, State.QUEUED: 1}
+            assert State.SCHEDULED in later.capped
+            assert State.QUEUED not in later.capped
+            assert _counted(now) == {State.SCHEDULED: 1, State.QUEUED: 2}
+            assert now.capped == {State.QUEUED}
 
     async def test_the_oldest_age_is_of_jobs_that_could_run_now(self, harness: Harness) -> None:
         async with harness.subject() as subject:
@@ -387,6 +445,48 @@ class TestCounts:
             assert await _oldest_age(engine) == pytest.approx(0)
             await lease_one(engine)
             assert await _oldest_age(engine) is None
+
+    async def test_the_oldest_age_counts_from_when_a_job_became_due(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            id = await enqueue_one(engine, delay=HOUR)
+            await subject.advance(HOUR + 7)
+            assert await _oldest_age(engine) == pytest.approx(7)
+            await nack(engine, await lease_one(engine), retry_after=2 * HOUR)
+            await subject.advance(2 * HOUR - 1)
+            assert await _oldest_age(engine) is None
+            await subject.advance(4)
+            assert await _oldest_age(engine) == pytest.approx(3)
+            await snooze(engine, await lease_one(engine), HOUR)
+            await subject.advance(HOUR + 2)
+            assert await _oldest_age(engine) == pytest.approx(2)
+            await nack(engine, await lease_one(engine), retry=False)
+            await subject.advance(HOUR)
+            changed((await engine.redrive([id]))[0])
+            await subject.advance(5)
+            assert await _oldest_age(engine) == pytest.approx(5)
+            await engine.reschedule(id, delay=10.0)
+            await subject.advance(11)
+            assert await _oldest_age(engine) == pytest.approx(1)
+
+    async def test_a_job_that_was_given_back_goes_on_waiting(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await enqueue_one(engine)
+            leased = await lease_one(engine)
+            await subject.advance(10)
+            await release(engine, leased)
+            assert await _oldest_age(engine) == pytest.approx(10)
+
+    async def test_the_oldest_is_found_behind_more_than_are_counted(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            await enqueue_one(engine, priority=9)
+            await subject.advance(10)
+            await enqueue_many(engine, 9, priority=1)
+            await subject.advance(1)
+            (stats,) = await engine.queue_stats(cap=2)
+            assert stats.oldest_age_seconds == pytest.approx(11)
 
 
 def _counted(stats: QueueStats) -> dict[State, int]:

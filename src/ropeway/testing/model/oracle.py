@@ -110,7 +110,7 @@ class Oracle:
     def _stats(self, tenant: str, queue: str) -> QueueStats:
         jobs = [job for job in self.kept(tenant) if job.queue == queue]
         states = [job.state(self.now) for job in jobs]
-        ready = [job.created_at for job in jobs if job.state(self.now) is State.QUEUED]
+        due = [job.run_at for job in jobs if job.state(self.now) is State.QUEUED]
         recent = [
             event.event
             for job in self.all
@@ -121,7 +121,7 @@ class Oracle:
             queue,
             (tenant, queue) in self.paused,
             {state: states.count(state) for state in State if state in states},
-            oldest_age_seconds=(self.now - min(ready)).total_seconds() if ready else None,
+            oldest_age_seconds=(self.now - min(due)).total_seconds() if due else None,
             enqueued_per_minute=float(sum(event is EventName.ENQUEUED for event in recent)),
             finished_per_minute=float(sum(event in _ENDINGS for event in recent)),
             settings=self.settings.get((tenant, queue), QueueSettings()),

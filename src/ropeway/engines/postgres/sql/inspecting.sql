@@ -23,6 +23,10 @@ SELECT j.tenant, j.id, j.type, j.queue, j.state, j.priority, j.payload, j.attemp
        j.result_too_large
 FROM {schema}.archive j
 
+-- name: key_holder
+-- The job that has an idempotency key, or had it last.
+SELECT job_id FROM {schema}.keys WHERE tenant = $1 AND kind = 'idempotency' AND key = $2
+
 -- name: live_queues
 -- The queues of a tenant that hold live jobs: a walk from name to name, not a scan of the backlog.
 WITH RECURSIVE walk AS (
@@ -46,28 +50,68 @@ SELECT * FROM {schema}.queue_rates($1, $2, $3)
 SELECT {schema}.place($1, $2, $3)
 
 -- name: live_counts
--- Live jobs of one queue by state, and the age of the oldest of each, looked at no further than a bound.
-SELECT x.state, count(*) AS number, extract(epoch FROM {now} - min(x.created_at))::double precision AS oldest
+-- Live jobs of one queue by state, and how long the first of each has been due, looked at no further than a bound.
+SELECT x.state, count(*) AS number, extract(epoch FROM {now} - min(x.run_at))::double precision AS oldest
 FROM (
-    SELECT j.created_at, CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
+    SELECT j.run_at, CASE WHEN j.lease_token IS NOT NULL THEN 'running' WHEN j.blockers > 0 THEN 'waiting'
                 WHEN j.run_at > (SELECT {now}) THEN CASE WHEN j.failures > 0 THEN 'retrying' ELSE 'scheduled' END
                 ELSE 'queued' END AS state
     FROM {schema}.jobs j WHERE j.tenant = $1 AND j.queue = $2 AND j.queue <> '' LIMIT $3
 ) x
 GROUP BY x.state
 
+-- name: long_counts
+-- The same for a queue beyond that bound: those that could run now up to $3, then those that are not due up to $4. The
+-- index by lane has both in order, so neither hides the other. Jobs that wait for others count only among the latter.
+SELECT x.state, count(*) AS number
+FROM (
+    (SELECT 'queued' AS state
+     FROM generate_series(1, 9) AS p (priority)
+     CROSS JOIN LATERAL (
+         SELECT 1 FROM {schema}.jobs c
+         WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
+           AND c.run_at <= (SELECT {now}) AND c.lease_token IS NULL AND c.blockers = 0
+         ORDER BY c.run_at, c.seq LIMIT $3
+     ) y
+     LIMIT $3)
+    UNION ALL
+    (SELECT CASE WHEN y.blockers > 0 THEN 'waiting' WHEN y.failures > 0 THEN 'retrying' ELSE 'scheduled' END
+     FROM generate_series(1, 9) AS p (priority)
+     CROSS JOIN LATERAL (
+         SELECT c.blockers, c.failures FROM {schema}.jobs c
+         WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
+           AND c.run_at > (SELECT {now}) AND c.lease_token IS NULL
+         ORDER BY c.run_at, c.seq LIMIT $4
+     ) y
+     LIMIT $4)
+) x
+GROUP BY x.state
+
+-- name: running_counts
+-- Running jobs of a tenant by queue. They are in no index; those that grants name are few, however long a backlog is.
+SELECT j.queue, count(*) AS number FROM {schema}.jobs j
+WHERE j.tenant = $1 AND j.lease_token IS NOT NULL
+  AND j.id = ANY (ARRAY(SELECT unnest(g.job_ids) FROM {schema}.grants g WHERE g.tenant = $1))
+GROUP BY j.queue
+
 -- name: ended_counts
--- Ended jobs of a tenant by queue and state, counted no further than a bound.
+-- Ended jobs of a tenant by queue and state, each state (they lie apart) counted no further than a bound.
 SELECT x.queue, x.state, count(*) AS number
-FROM (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 LIMIT $2) x
+FROM (
+    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'succeeded' LIMIT $2)
+    UNION ALL
+    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'dead' LIMIT $2)
+    UNION ALL
+    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'cancelled' LIMIT $2)
+) x
 GROUP BY x.queue, x.state
 
 -- name: first_age
--- The age of the oldest of the jobs that are first in line, one per priority: for a backlog beyond that bound.
-SELECT extract(epoch FROM {now} - min(x.created_at))::double precision
+-- How long the first in line has been due, the first of each priority: for a queue beyond that bound.
+SELECT extract(epoch FROM {now} - min(x.run_at))::double precision
 FROM generate_series(1, 9) AS p (priority)
 CROSS JOIN LATERAL (
-    SELECT c.created_at FROM {schema}.jobs c
+    SELECT c.run_at FROM {schema}.jobs c
     WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
       AND c.run_at <= (SELECT {now}) AND c.lease_token IS NULL AND c.blockers = 0
     ORDER BY c.run_at, c.seq LIMIT 1

@@ -172,15 +172,25 @@ SELECT count(*) FROM (SELECT 1 FROM jobs
                       LIMIT :limit)
 
 -- name: count_queued
--- The jobs of one queue that could run now, and the oldest of them (of those that were counted).
-SELECT count(*), min(created_at)
-FROM (SELECT j.created_at
+-- The jobs of one queue that could run now.
+SELECT count(*)
+FROM (SELECT 1
       FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
       CROSS JOIN jobs AS j
         ON j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = p.column1
        AND j.run_at <= :now
       WHERE j.blockers = 0
       LIMIT :limit)
+
+-- name: first_due
+-- Since when the first job in line of a queue is due: the first of each priority, however long the line is.
+SELECT min((SELECT j.run_at
+            FROM jobs AS j
+            WHERE j.stage = 'free' AND j.tenant = :tenant AND j.queue = :queue AND j.priority = p.column1
+              AND j.run_at <= :now AND j.blockers = 0
+            ORDER BY j.run_at
+            LIMIT 1))
+FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS p
 
 -- name: count_ahead
 -- The free jobs of one queue that are not due.
