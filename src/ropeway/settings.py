@@ -243,6 +243,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compat: Annotated[
         Switch, _says("Whether the server also answers the older paths that docs/http.md lists.")
     ] = False
+    age_target: Annotated[
+        float,
+        msgspec.Meta(ge=0.001, le=_A_YEAR),
+        _says("Seconds that a job which could run may wait before the dashboard says that its queue is late."),
+    ] = 60.0
     max_waiting: Annotated[
         int,
         msgspec.Meta(ge=1, le=1_000_000),

@@ -15,17 +15,16 @@ import pytest
 
 from ropeway.asgi import Server
 from ropeway.core.access import Scope
-from ropeway.core.errors import EngineError, NotFound, PositionExpired, Unavailable
-from ropeway.core.events import EventPage
+from ropeway.core.errors import EngineError, NotFound, Unavailable
 from ropeway.core.states import State
 from ropeway.dashboard import live, ticking
 from ropeway.dashboard.live import Live
 from ropeway.engines.memory import MemoryEngine
-from ropeway.service import sessions
+from ropeway.service import fleet, sessions
 from ropeway.service.keys import Keys
 from ropeway.settings import Settings
 from tests.api.routes_kit import Frames, until
-from tests.dashboard.dashboard_kit import PAGES, enqueued, house, page
+from tests.dashboard.dashboard_kit import PAGES, enqueued, house, leased, page, with_worker
 
 TENANT = "default"
 
@@ -179,38 +178,77 @@ async def test_looks_at_once_show_each_event_once() -> None:
         await watched.overview(TENANT)
         ids = [await enqueued(engine) for _ in range(3)]
         await asyncio.gather(*(watched.refresh(TENANT) for _ in range(5)))
-        assert [event.job_id for event in await watched.events(TENANT)] == ids[::-1]
+        assert [event.job_id for event in (await watched.events(TENANT)).events] == ids[::-1]
 
 
-async def test_no_more_events_are_kept_than_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_EVENTS", 3)
+async def test_events_go_on_after_a_while_without_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looking() as (engine, watched):
+        await watched.events(TENANT)
+        first = await enqueued(engine)
+        await watched.refresh(TENANT)
+        monkeypatch.setattr(live, "WATCHED_SECONDS", 0.0)
+        await until(lambda: not loops(), within=10)
+        second = await enqueued(engine)
+        assert [event.job_id for event in (await watched.events(TENANT)).events] == [second, first]
+        await until(lambda: not loops(), within=10)
+        monkeypatch.setattr(live, "KEEP_SECONDS", -1.0)
+        assert (await watched.events(TENANT)).looked_at == 0, "after a longer while it begins anew"
+
+
+async def test_the_events_of_a_few_tenants_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_KEPT", 2)
+    monkeypatch.setattr(live, "WATCHED_SECONDS", 0.0)
+    async with looking() as (_, watched):
+        for tenant in ("a", "b", "c"):
+            await watched.overview(tenant)
+            await until(lambda: not loops(), within=10)
+        assert list(watched._left) == ["b", "c"]
+
+
+# ── What the workers run ──
+
+
+async def test_many_who_look_at_the_workers_cause_one_look() -> None:
     async with looking(every=60.0) as (engine, watched):
-        await watched.overview(TENANT)
-        for _ in range(5):
-            await enqueued(engine)
+        ids = {await enqueued(engine) for _ in range(2)}
+        for _ in ids:
+            await leased(engine, worker="w1")
+        seen = await asyncio.gather(*(watched.at_work(TENANT) for _ in range(200)))
+        assert len({id(one) for one in seen}) == 1
+        assert engine.asked["find"] == 1
+        assert {job.id for job in seen[0].of("w1")} == ids
+        assert seen[0].of("w2") == ()
         await watched.refresh(TENANT)
-        assert len(await watched.events(TENANT)) == 3
-        last = await enqueued(engine)
-        await watched.refresh(TENANT)
-        newest = await watched.events(TENANT)
-        assert newest[0].job_id == last, "it goes on at the end of the log, not where it was cut"
-        assert len(newest) == 3
+        await watched.at_work(TENANT)
+        assert engine.asked["find"] == 2, "until the next look at their tenant"
 
 
-async def test_a_log_that_was_pruned_is_read_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_pages_of_the_workers_cause_one_look_per_second() -> None:
+    engine = Watched()
+    async with house("memory://", engine=engine) as there:
+        people = [await there.person() for _ in range(5)]
+        await with_worker(engine)
+        engine.asked.clear()
+        began = time.monotonic()
+        await asyncio.gather(*(person.see("/ui/workers") for person in people for _ in range(5)))
+        took = time.monotonic() - began
+        assert 1 <= engine.asked["find"] <= 2 + int(took / live.EVERY), took
+
+
+async def test_what_runs_beyond_what_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "PAGE", 2)
+    monkeypatch.setattr(fleet, "MOST_PAGES", 2)
     async with looking(every=60.0) as (engine, watched):
-        await watched.overview(TENANT)
-
-        async def pruned(*_: Any, **__: Any) -> EventPage:
-            raise PositionExpired("gone")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(engine, "tail", pruned)
+        for _ in range(4):
             await enqueued(engine)
-            await watched.refresh(TENANT)
-        id = await enqueued(engine)
+            await leased(engine)
+        seen = await watched.at_work(TENANT)
+        assert (len(seen.of("w1")), seen.complete) == (4, True)
+        await enqueued(engine)
+        await leased(engine)
         await watched.refresh(TENANT)
-        assert [event.job_id for event in await watched.events(TENANT)] == [id]
+        seen = await watched.at_work(TENANT)
+        assert (len(seen.of("w1")), seen.complete) == (4, False)
 
 
 # ── One job ──
@@ -319,6 +357,16 @@ async def test_a_stream_ticks_with_each_look() -> None:
         first, second = await frames.next_event(), await frames.next_event()
         assert (first["event"], second["event"]) == ("tick", "tick")
         assert second["data"] > first["data"]
+
+
+async def test_a_quiet_stream_tells_the_page_that_it_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an event: a page does not get to see comments, and takes silence for a stream that is held back."""
+    monkeypatch.setattr(ticking, "STILL_THERE", 0.01)
+    async with MemoryEngine() as engine, served(engine) as (_, http, _), http.stream("GET", "/ui/live") as stream:
+        frames = Frames(stream)
+        tick, still = await frames.next_event(), await frames.next_event()
+        assert (tick["event"], still["event"]) == ("tick", "still")
+        assert still["data"] == tick["data"], "the same look"
 
 
 async def test_streams_end_when_the_server_stops() -> None:

@@ -5,27 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import timedelta
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import quote, urlencode, urljoin
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.auditlog import NewAction
 from ropeway.core.fields import MAX_TAG_LENGTH
+from ropeway.core.fleet import WorkerInfo
 from ropeway.core.history import ALL_QUEUES, STEP, Sample, last_step
 from ropeway.core.job import NewJob, Progress
 from ropeway.core.joblog import LogLine
 from ropeway.core.outcome import Done, Failed
 from ropeway.core.payload import JobError
 from ropeway.core.states import State
+from ropeway.dashboard import newest
 from ropeway.dashboard.asking import FILTERS
 from ropeway.dashboard.columns import COLUMNS, USUAL
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.postgres import inspecting
 from ropeway.engines.protocol import Engine
+from ropeway.service import fleet
 from ropeway.settings import Settings
 from tests.dashboard.dashboard_kit import (
     PAGES,
@@ -91,7 +97,7 @@ async def test_every_page_answers_on_a_store_with_something_of_each(any_store: s
         assert "somebody queue.pause default" in (await person.see("/ui/audit")).text
         overview = (await person.see("/")).text
         assert "The queue queued is paused; 1 job waits in it." in overview
-        assert "1 job of dead died." in overview
+        assert "1 job of dead died within the last hour; 1 is dead in all." in overview
 
 
 async def test_events_are_shown_as_they_happen_the_newest_first(local_store: str) -> None:
@@ -109,6 +115,84 @@ async def test_events_are_shown_as_they_happen_the_newest_first(local_store: str
         assert str(second)[-6:] not in alone.text
         nothing = await person.see("/ui/events?event=job.dlq")
         assert "None of the newest 2 events is like that." in nothing.text
+
+
+async def test_the_page_of_events_tells_how_many_it_did_not_show(
+    memory_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MOST_SHOWN", 2)
+    async with house(memory_store) as there:
+        person = await there.person()
+        for path in ("/ui/events", "/ui/events?type=rare"):
+            assert "not shown" not in (await person.see(path)).text
+        await enqueued(there.engine, "rare")
+        for _ in range(5):
+            await enqueued(there.engine, "common")
+        await there.server.dashboard._live.refresh("default")
+        assert "4 events of the last minute were not shown" in (await person.see("/ui/events")).text
+        alone = await person.see("/ui/events?type=rare")
+        assert "not shown" not in alone.text
+        assert len([given for given in alone.all("tr") if given.get("id", "").startswith("event-")]) == 1
+
+
+async def test_a_worker_that_fell_silent_is_shown_and_told(memory_store: str) -> None:
+    engine = MemoryEngine()
+    async with house(memory_store, engine=engine) as there:
+        await with_worker(engine, "killed")
+        await with_worker(engine, "there", queues=("other",))
+        # As if it had reported half an hour ago.
+        told = engine.workers
+
+        async def workers(**asked: Any) -> list[WorkerInfo]:
+            ago = await engine.now() - timedelta(minutes=30)
+            found = [replace(one, seen_at=ago) if one.id == "killed" else one for one in await told(**asked)]
+            return [one for one in found if one.id != "killed" or asked["seen_within"] > 1_800]
+
+        engine.workers = workers  # type: ignore[method-assign]
+        await enqueued(engine)
+        person = await there.person()
+        shown = (await person.see("/")).text
+        assert "The worker killed was last heard of 30 min ago, and said no goodbye." in shown
+        assert "Nobody works on the queue default" in shown
+        assert "Workers 1 4 slots, 1 silent" in " ".join(shown.split())
+        rows = [given["id"] for given in (await person.see("/ui/workers")).all("tr") if "id" in given]
+        assert rows == ["worker-there", "worker-killed"]
+
+
+async def test_what_a_worker_runs_is_shown_and_where_it_was_cut(
+    memory_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "PAGE", 7)
+    monkeypatch.setattr(fleet, "MOST_PAGES", 1)
+    async with house(memory_store) as there:
+        for id in ("idle", "w1", "w2"):
+            await with_worker(there.engine, id)
+        person = await there.person()
+
+        async def cells(number: int, worker: str) -> dict[str, str]:
+            for _ in range(number):
+                await enqueued(there.engine, "job.of." + worker)
+                await leased(there.engine, worker=worker)
+            await there.server.dashboard._live.refresh("default")
+            parts = re.split(r"(idle|w1|w2) host, process 42", (await person.see("/ui/workers")).text)
+            return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+        shown = await cells(7, "w1")
+        assert "job.of.w1, job.of.w1, job.of.w1, job.of.w1, job.of.w1 … and 2 more" in shown["w1"]
+        assert "nothing" in shown["w2"]
+        shown = await cells(7, "w2")
+        assert "job.of.w2, job.of.w2, job.of.w2, job.of.w2, job.of.w2 … and more" in shown["w2"]
+        assert "… 1 running" in shown["w1"], "it reported one, and the newest seven are not among its own"
+        assert "nothing" not in shown["w1"]
+
+
+async def test_how_long_jobs_may_wait_is_a_setting(memory_store: str) -> None:
+    for target, late in ((0.001, True), (60.0, False)):
+        async with house(memory_store, age_target=target) as there:
+            await with_worker(there.engine)
+            await enqueued(there.engine)
+            shown = (await (await there.person()).see("/")).text
+            assert ("The oldest job that could run in default has waited" in shown) is late
 
 
 async def test_the_settings_page_tells_no_password(memory_store: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shlex
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.responses import Response as Raw
@@ -10,10 +11,12 @@ from starlette.responses import Response as Raw
 from ropeway.core import fields
 from ropeway.core.errorgroups import is_fingerprint
 from ropeway.core.errors import BadCursor, FieldError, InputError, NotFound
+from ropeway.core.job import TRACE_HEADERS
 from ropeway.core.query import JobFilter, JobPage, id_position, parse_id_position
 from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, DeadReason, EventName, State
 from ropeway.dashboard import columns, drawing
 from ropeway.dashboard.asking import FILTERS, filter_of
+from ropeway.dashboard.newest import EventFilter
 from ropeway.runtime.ids import made_at
 from ropeway.service.actions import Actions
 from ropeway.service.bulk import REDRIVABLE
@@ -24,6 +27,8 @@ from ropeway.service.overview import concerns, seconds_to_empty
 from ropeway.service.schedules import Schedules
 from ropeway.settings import describe, setting_names, variable_of
 from ropeway.wire.problems import Refused
+from ropeway.wire.records import retry_body
+from ropeway.wire.requests import EnqueueBody
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,13 +39,14 @@ if TYPE_CHECKING:
     from ropeway.core.job import Job
     from ropeway.dashboard.frame import Page, Visit
 
-#: Jobs on one page of a list, and jobs that the page of the workers looks for.
+#: Jobs on one page of a list.
 PAGE = 50
 #: Seconds that a search goes on for when it was told to.
 ON_SECONDS = 2.0
-MOST_RUNNING = 500
-#: Events and actions that are shown at once.
-MOST_EVENTS, MOST_ACTIONS = 200, 100
+#: Workers that are gone, and actions, that are shown at once.
+MOST_SILENT, MOST_ACTIONS = 50, 100
+#: Bytes of a payload that a command is written for: what a shell takes in one word has an end, and so has a page.
+MOST_CURL = 20_000
 #: Dead jobs that are looked at for their groups each time the page is shown.
 MOST_DEAD = 1_000
 
@@ -71,7 +77,7 @@ async def overview(visit: Visit) -> Response:
         page="overview",
         seen=seen,
         now=seen.at,
-        concerns=concerns(seen),
+        concerns=concerns(seen, age_target=visit.frame.settings.age_target),
         keep=visit.frame.settings.keep_succeeded,
     )
 
@@ -90,12 +96,9 @@ async def history(visit: Visit) -> Response:
 
 async def queues(visit: Visit) -> Response:
     seen = await visit.frame.live.overview(visit.tenant)
-    rows = [(stats, seconds_to_empty(stats), _served_by(seen.workers, stats.queue)) for stats in seen.queues]
+    serving = seen.serving
+    rows = [(stats, seconds_to_empty(stats), serving[stats.queue]) for stats in seen.queues]
     return visit.show("queues.html", page="queues", rows=rows, now=seen.at)
-
-
-def _served_by(workers: Any, queue: str) -> int:
-    return sum(queue in worker.queues for worker in workers)
 
 
 # ── Jobs ──
@@ -166,6 +169,7 @@ def _after(asked: dict[str, str]) -> str | None:
 async def job(visit: Visit) -> Response:
     seen = await visit.frame.live.job(visit.tenant, fields.parse_id(visit.request.path_params["id"]))
     job, events = seen.detail.job, seen.detail.events
+    updates = visit.request.headers.get("hx-request") == "true"
     return visit.show(
         "job.html",
         page="jobs",
@@ -180,19 +184,35 @@ async def job(visit: Visit) -> Response:
         can_retry=job.state in REDRIVABLE,
         can_cancel=job.state in LIVE_STATES,
         can_move=job.state in (State.SCHEDULED, State.QUEUED, State.RETRYING),
-        curl=_as_curl(job) if visit.viewer.sees_payloads else None,
+        # An update takes only what changes.
+        curl=_as_curl(job) if visit.viewer.sees_payloads and not updates else None,
         now=seen.at,
     )
 
 
 def _as_curl(job: Job) -> str:
-    """A command that makes such a job again."""
-    payload = (job.payload or b"null").decode(errors="replace")
-    body = f'{{"type": "{job.type}", "queue": "{job.queue}", "priority": {job.priority}, "payload": {payload}}}'
-    quoted = body.replace("'", "'\\''")
+    """A command that makes such a job again, to run at once; "" when its payload is too long for one.
+
+    It has all that is the job's own. Not its idempotency key, under which nothing new is made, not the trace that
+    it belongs to, and not when it was due or expired: that is over.
+    """
+    payload = job.payload or b"null"
+    if len(payload) > MOST_CURL:
+        return ""
+    body = EnqueueBody(
+        type=job.type,
+        payload=msgspec.Raw(payload),
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        retry=None if job.retry is None else retry_body(job.retry),
+        timeout=job.timeout,
+        tags=list(job.tags),
+        headers={name: value for name, value in job.headers.items() if name not in TRACE_HEADERS},
+    )
     return (
         'curl -X POST "$ROPEWAY_SERVER/v1/jobs" -H "Authorization: Bearer $ROPEWAY_TOKEN" '
-        f"-H 'Content-Type: application/json' -d '{quoted}'"
+        f"-H 'Content-Type: application/json' -d {shlex.quote(msgspec.json.encode(body).decode(errors='replace'))}"
     )
 
 
@@ -232,50 +252,38 @@ async def schedules(visit: Visit) -> Response:
 
 async def workers(visit: Visit) -> Response:
     seen = await visit.frame.live.overview(visit.tenant)
-    running: dict[str, list[Job]] = {}
-    if seen.workers:
-        where = JobFilter(states=frozenset({State.RUNNING}))
-        page = await Jobs(visit.engine, tenant=visit.tenant).page(where, limit=MOST_RUNNING)
-        for one in page.jobs:
-            running.setdefault(one.locked_by or "", []).append(one)
-    return visit.show("workers.html", page="workers", seen=seen, running=running, now=seen.at)
+    silent = seen.silent
+    return visit.show(
+        "workers.html",
+        page="workers",
+        seen=seen,
+        workers=[*seen.present, *silent[:MOST_SILENT]],
+        left_out=max(0, len(silent) - MOST_SILENT),
+        at_work=await visit.frame.live.at_work(visit.tenant) if seen.workers else None,
+        now=seen.at,
+    )
 
 
 async def events(visit: Visit) -> Response:
     asked = {name: visit.request.query_params.get(name, "").strip() for name in ("queue", "type", "event")}
-    newest = await visit.frame.live.events(visit.tenant)
+    shown = await visit.frame.live.events(visit.tenant, EventFilter(**asked))
     at = (await visit.frame.live.overview(visit.tenant)).at
-    shown = [
-        event
-        for event in newest
-        if asked["queue"] in ("", event.queue)
-        and asked["type"] in ("", event.type)
-        and asked["event"] in ("", event.event.value)
-    ][:MOST_EVENTS]
-    return visit.show(
-        "events.html",
-        page="events",
-        events=shown,
-        asked=asked,
-        names=list(EventName),
-        seen=len(newest),
-        now=at,
-    )
+    return visit.show("events.html", page="events", shown=shown, asked=asked, names=list(EventName), now=at)
 
 
 async def audit(visit: Visit) -> Response:
+    visit.viewer.require_audit()
     actions = await Actions(visit.engine, tenant=visit.tenant).page(limit=MOST_ACTIONS)
     seen = await visit.frame.live.overview(visit.tenant)
     return visit.show("audit.html", page="audit", actions=actions, now=seen.at)
 
 
 async def settings(visit: Visit) -> Response:
+    visit.viewer.require_settings()
     loaded = visit.frame.settings
     shown = loaded.shown()
-    visit.viewer.require_audit()
     rows = [
         (name, shown[name], loaded.sources.get(name, "set by the program"), variable_of(name), describe(name))
         for name in setting_names()
     ]
     return visit.show("settings.html", page="settings", rows=rows, durability=visit.engine.durability)
-    visit.viewer.require_settings()
