@@ -302,17 +302,38 @@ def test_a_life_without_length_or_events_is_not_drawn() -> None:
     assert drawing.timeline(job(State.QUEUED), [event(EventName.ENQUEUED, State.QUEUED, 0)], NOW) == []
 
 
-def test_time_between_a_death_and_a_replay_is_nobodys() -> None:
-    """Only what the job did is to scale: a month among the dead would hide all of it."""
+def test_time_between_a_death_and_a_replay_is_to_scale() -> None:
     events = [
         event(EventName.STARTED, State.RUNNING, 0),
         event(EventName.DLQ, State.DEAD, 10),
-        event(EventName.RETRIED, State.QUEUED, 1_000_000),
-        event(EventName.STARTED, State.RUNNING, 1_000_010),
+        event(EventName.RETRIED, State.QUEUED, 80),
+        event(EventName.STARTED, State.RUNNING, 90),
     ]
-    pieces = drawing.timeline(job(State.RUNNING), events, after(1_000_020))
-    assert [piece.kind for piece in pieces] == ["running", "queued", "running"]
+    pieces = drawing.timeline(job(State.RUNNING), events, after(100))
+    assert drawn(pieces) == [("running", 100.0), ("dead", 700.0), ("queued", 100.0), ("running", 100.0)]
+    assert pieces[1].label == "dead for 1 min 10 s"
+
+
+def test_a_life_ends_with_its_last_end() -> None:
+    events = [
+        event(EventName.ENQUEUED, State.QUEUED, 0),
+        event(EventName.CANCELLED, State.CANCELLED, 10),
+        event(EventName.RETRIED, State.QUEUED, 30),
+        event(EventName.CANCELLED, State.CANCELLED, 40),
+    ]
+    pieces = drawing.timeline(job(State.CANCELLED, after(40)), events, after(9_999))
+    assert drawn(pieces) == [("queued", 250.0), ("cancelled", 500.0), ("queued", 250.0)]
+
+
+def test_a_month_among_the_dead_hides_nothing() -> None:
+    events = [
+        event(EventName.STARTED, State.RUNNING, 0),
+        event(EventName.DLQ, State.DEAD, 10),
+        event(EventName.RETRIED, State.QUEUED, 2_592_000),
+    ]
+    pieces = drawing.timeline(job(State.QUEUED), events, after(2_592_010))
     check_laid_out(pieces)
+    assert min(piece.width for piece in pieces) > drawing.THINNEST * 0.9
 
 
 # ── What people typed ──

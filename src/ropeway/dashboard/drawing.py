@@ -58,9 +58,10 @@ def timeline(job: Job, events: Sequence[Event], now: datetime) -> list[Piece]:
 def _spans(job: Job, events: Sequence[Event], now: datetime) -> list[tuple[str, datetime, datetime]]:
     spans: list[tuple[str, datetime, datetime]] = []
     for place, event in enumerate(events):
-        if event.state in TERMINAL_STATES:
-            continue
         last = place == len(events) - 1
+        if last and event.state in TERMINAL_STATES:
+            # Its life is over. After any other end it was retried, and the time between is part of its life.
+            break
         end = (job.finished_at or now) if last else events[place + 1].at
         due = _due(event)
         if event.state in (State.SCHEDULED, State.RETRYING) and due is not None and event.at <= due < end:
