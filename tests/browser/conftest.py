@@ -61,7 +61,13 @@ class Tabs:
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE * 1000)
         context.add_init_script(TELL)
-        page = context.new_page()
+        return self._watched(context.new_page())
+
+    def beside(self, page: Page) -> Page:
+        """Another empty tab of the same browser: they share its connections."""
+        return self._watched(page.context.new_page())
+
+    def _watched(self, page: Page) -> Page:
         page.on("console", lambda said: self._said(said.type, f"{page.url}: {said.text}"))
         page.on("pageerror", lambda error: self._note(f"{page.url}: {error}"))
         page.on("request", lambda request: self._asked(page.url, request.url))

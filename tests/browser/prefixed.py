@@ -15,8 +15,12 @@ OWN = {"connection", "keep-alive", "transfer-encoding"}
 
 
 @contextmanager
-def below_a_path(url: str) -> Iterator[str]:
-    """The address of the server `url` behind a proxy that takes PREFIX off; anything else is not found."""
+def below_a_path(url: str, *, held: threading.Event | None = None) -> Iterator[str]:
+    """The address of the server `url` behind a proxy that takes PREFIX off; anything else is not found.
+
+    A stream that has something to say while `held` is set stays open and never says anything again, as behind a
+    proxy that waits for the end of an answer, or when the other end has gone without a word.
+    """
     behind = urlsplit(url).netloc
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,7 +40,12 @@ def below_a_path(url: str) -> Iterator[str]:
                         self.send_header(name, value)
                 self.send_header("connection", "close")
                 self.end_headers()
+                is_stream = answer.getheader("content-type", "").startswith("text/event-stream")
+                silent = False
                 while piece := answer.read1(65_536):
+                    silent = silent or (is_stream and held is not None and held.is_set())
+                    if silent:
+                        continue
                     self.wfile.write(piece)
                     self.wfile.flush()
             connection.close()

@@ -145,3 +145,56 @@ def test_nothing_jumps(filled: Furnished, tabs: Tabs) -> None:
         filled.house.enqueue(NewJob("image.resize", queue="images"))
         wait_for_updates(page, 1)
         assert [one.bounding_box() for one in still] == before
+
+
+@pytest.mark.parametrize("place", ["#main", "ui/dead#jobs"])
+def test_an_anchor_in_the_address_does_not_pull_the_page_back(filled: Furnished, tabs: Tabs, place: str) -> None:
+    page = watched(tabs.open(f"{filled.url}/{place}", phone=True))
+    page.wait_for_function("scrollY > 0")
+    page.evaluate("scrollTo(0, 0)")
+    wait_for_updates(page, 1)
+    assert page.evaluate("scrollY") == 0
+
+
+def test_a_focused_button_stays_that_of_its_row(filled: Furnished, tabs: Tabs) -> None:
+    page = tabs.open(f"{filled.url}/ui/queues")
+    pause = page.get_by_role("row").filter(has_text="images").get_by_role("button", name="Pause")
+    pause.focus()
+    filled.house.enqueue(NewJob("early.job", queue="alpha"))
+    expect(page.get_by_role("link", name="alpha", exact=True)).to_be_visible()
+    expect(pause).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("The queue images is paused")
+
+
+#: Counts how often an update has let somebody press what needs a picked row.
+UNGUARDED = """() => { window.unguarded = 0;
+    const buttons = document.querySelectorAll("[data-needs-pick]");
+    const watch = new MutationObserver((seen) => {
+        window.unguarded += seen.filter((one) => one.oldValue === null).length; });
+    const what = { attributeFilter: ["disabled"], attributeOldValue: true };
+    for (const button of buttons) watch.observe(button, what);
+    return buttons.length; }"""
+
+
+def rows(page: Page) -> list[str]:
+    """The jobs that are listed."""
+    return [row.get_attribute("id") or "" for row in page.locator("tbody tr").all()]
+
+
+def test_older_goes_on_where_the_rows_end(house: House, tabs: Tabs) -> None:
+    """Also when others have pushed them down since the page was loaded."""
+    house.enqueue(*(NewJob("old.job", queue="many") for _ in range(60)))
+    page = watched(tabs.open(f"{house.url}/ui/jobs?queue=many"))
+    assert page.evaluate(UNGUARDED) == 2
+    older = page.get_by_role("link", name="Older")
+    older.focus()
+    (*_, newest) = house.enqueue(*(NewJob("new.job", queue="many") for _ in range(5)))
+    expect(page.locator(f"#job-{newest}")).to_be_visible()
+    expect(older).to_be_focused()
+    assert page.evaluate("window.unguarded") == 0
+    first = rows(page)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Newest")).to_be_visible()
+    second = rows(page)
+    assert (len(first), len(second), len({*first, *second})) == (50, 15, 65)

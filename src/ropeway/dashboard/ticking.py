@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 #: Streams that one process holds open; pages beyond that ask now and then instead.
 MOST_STREAMS: Final = 500
 
-#: Seconds after which a stream says that it is still there, and looks whether whoever reads it still may.
+#: Seconds after which a stream says that it is still there. A page takes one that is silent for more than twice
+#: as long to be held back by a proxy, or gone. It is an event: comments do not reach a page.
 STILL_THERE: Final = 5.0
 
 
@@ -35,7 +36,7 @@ def stream(stopping: asyncio.Event) -> Callable[[Visit], Awaitable[Response]]:
             while not stopping.is_set():
                 newest = await visit.frame.live.changed(visit.tenant, version, within=STILL_THERE)
                 if newest == version:
-                    yield b": still there\n\n"
+                    yield b"event: still\ndata: %d\n\n" % version
                     continue
                 version = newest
                 yield b"event: tick\ndata: %d\n\n" % version

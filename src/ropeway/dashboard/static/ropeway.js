@@ -3,7 +3,8 @@
 
 (() => {
   const SLOW_EVERY = 3; // of a page that asks the store itself: every third look
-  const ASK_SECONDS = 3; // between two looks when no stream can be had
+  const ASK_MS = 3000; // between two looks when no stream can be had
+  const SILENT_MS = 12000; // a stream that works says something every five seconds
   let looks = 0;
   let leaving = false; // a form was sent: what the next page is to say must not be fetched by this one
 
@@ -38,11 +39,11 @@
     return document.hidden || leaving || writing || document.querySelector("[data-pick]:checked") !== null;
   }
 
-  function look() {
+  function look(atAll = false) {
     looks += 1;
     if (busy()) return;
     document.body.dispatchEvent(new CustomEvent("ropeway:tick"));
-    if (looks % SLOW_EVERY === 0) document.body.dispatchEvent(new CustomEvent("ropeway:slow"));
+    if (atAll || looks % SLOW_EVERY === 0) document.body.dispatchEvent(new CustomEvent("ropeway:slow"));
   }
 
   function say(kind, words) {
@@ -52,24 +53,49 @@
     pulse.textContent = words;
   }
 
-  let asking = null;
+  // ── The stream tells of each look at the store; while it says nothing the page asks by itself ──
 
-  function ask() {
-    // No stream: a proxy that holds it back, or too many pages open. Ask now and then instead.
-    if (asking === null) asking = setInterval(look, ASK_SECONDS * 1000);
-    say("asking", "asking");
+  const address = document.body.dataset.stream;
+  let stream = null;
+  let opened = -Infinity; // when it was opened, and when it last said anything
+  let heard = -Infinity;
+
+  function hangUp() {
+    if (stream !== null) stream.close();
+    stream = null;
   }
 
-  function listen(address) {
-    const stream = new EventSource(address);
-    stream.addEventListener("tick", () => {
-      if (asking !== null) { clearInterval(asking); asking = null; }
-      say("live", "live");
-      look();
-    });
-    stream.addEventListener("error", () => {
-      ask();
-      if (stream.readyState === EventSource.CLOSED) setTimeout(() => listen(address), 15000);
+  function hear() {
+    heard = performance.now();
+    say("live", "live");
+  }
+
+  function listen() {
+    hangUp();
+    opened = performance.now();
+    stream = new EventSource(address);
+    stream.addEventListener("tick", () => { hear(); look(); });
+    stream.addEventListener("still", hear);
+    stream.addEventListener("error", () => { heard = -Infinity; say("asking", "asking"); });
+  }
+
+  function watch() {
+    // Only its silence tells that a proxy holds a stream back, or that its other end has gone.
+    const now = performance.now();
+    if (document.hidden || now - heard < SILENT_MS) return;
+    say("asking", "asking");
+    look(true);
+    if (now - opened >= SILENT_MS) listen();
+  }
+
+  function keepUp() {
+    setInterval(watch, ASK_MS);
+    if (!document.hidden) listen();
+    // Browsers allow six connections to a host, for all tabs together: one that nobody sees holds none.
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) { hangUp(); return; }
+      listen();
+      look(true);
     });
   }
 
@@ -98,11 +124,22 @@
   document.addEventListener("submit", (event) => { leaving = !event.defaultPrevented; });
   window.addEventListener("pageshow", () => { leaving = false; });
 
+  // ── Copying what stands in the element that a button names ──
+
   document.addEventListener("click", async (event) => {
-    const element = event.target.closest("[data-copy]");
-    if (!element || !navigator.clipboard) return;
-    await navigator.clipboard.writeText(element.dataset.copy || element.textContent);
-    element.title = "copied";
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copy);
+    const answer = button.nextElementSibling;
+    answer.textContent = "";
+    try {
+      // Over plain HTTP, and where the browser does not allow it, there is no clipboard for us.
+      await navigator.clipboard.writeText(source.textContent);
+      answer.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(source);
+      answer.textContent = "Selected: copy it with the keyboard.";
+    }
   });
 
   // ── A log is followed by whoever has not scrolled away from its end ──
@@ -119,19 +156,22 @@
     if (followed && atEnd) followed.scrollTop = followed.scrollHeight;
   }
 
-  // ── Updates leave alone what the reader has opened or written ──
+  // ── Updates leave alone what the reader has opened or written, and where they are ──
 
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
-    !(name === "open" && node.tagName === "DETAILS") && !(name === "value" && node.matches("input[type=number]"));
+    !(name === "open" && node.tagName === "DETAILS") &&
+    !(name === "value" && node.matches("input[type=number]")) &&
+    !(name === "disabled" && node.matches("[data-needs-pick]"));
+
+  // A part that updates itself asks for the page's own address: with its anchor, htmx would go there each time.
+  document.addEventListener("htmx:configRequest", (event) => { event.detail.path = event.detail.path.split("#")[0]; });
 
   document.addEventListener("htmx:afterSettle", () => { showTimes(); showPicked(); follow(); });
   document.addEventListener("htmx:responseError", () => say("away", "store away"));
   document.addEventListener("htmx:sendError", () => say("away", "no answer"));
 
-  const address = document.body.dataset.stream;
-  if (address) {
-    if (window.EventSource) listen(address); else ask();
-  }
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
+  if (address) keepUp();
   showTimes();
   showPicked();
   follow();
