@@ -63,29 +63,32 @@ GROUP BY x.state
 -- name: long_counts
 -- The same for a queue beyond that bound: those that could run now up to $3, then those that are not due up to $4. The
 -- index by lane has both in order, so neither hides the other. Jobs that wait for others count only among the latter.
-SELECT x.state, count(*) AS number
+SELECT 'queued' AS state, count(*) AS number
 FROM (
-    (SELECT 'queued' AS state
-     FROM generate_series(1, 9) AS p (priority)
-     CROSS JOIN LATERAL (
-         SELECT 1 FROM {schema}.jobs c
-         WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
-           AND c.run_at <= (SELECT {now}) AND c.lease_token IS NULL AND c.blockers = 0
-         ORDER BY c.run_at, c.seq LIMIT $3
-     ) y
-     LIMIT $3)
-    UNION ALL
-    (SELECT CASE WHEN y.blockers > 0 THEN 'waiting' WHEN y.failures > 0 THEN 'retrying' ELSE 'scheduled' END
-     FROM generate_series(1, 9) AS p (priority)
-     CROSS JOIN LATERAL (
-         SELECT c.blockers, c.failures FROM {schema}.jobs c
-         WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
-           AND c.run_at > (SELECT {now}) AND c.lease_token IS NULL
-         ORDER BY c.run_at, c.seq LIMIT $4
-     ) y
-     LIMIT $4)
+    SELECT 1
+    FROM generate_series(1, 9) AS p (priority)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.jobs c
+        WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
+          AND c.run_at <= (SELECT {now}) AND c.lease_token IS NULL AND c.blockers = 0
+        ORDER BY c.run_at, c.seq LIMIT $3
+    ) y
+    LIMIT $3
 ) x
-GROUP BY x.state
+UNION ALL
+SELECT CASE WHEN x.blockers > 0 THEN 'waiting' WHEN x.failures > 0 THEN 'retrying' ELSE 'scheduled' END, count(*)
+FROM (
+    SELECT y.blockers, y.failures
+    FROM generate_series(1, 9) AS p (priority)
+    CROSS JOIN LATERAL (
+        SELECT c.blockers, c.failures FROM {schema}.jobs c
+        WHERE c.tenant = $1 AND c.queue = $2 AND c.queue <> '' AND c.priority = p.priority::smallint
+          AND c.run_at > (SELECT {now}) AND c.lease_token IS NULL
+        ORDER BY c.run_at, c.seq LIMIT $4
+    ) y
+    LIMIT $4
+) x
+GROUP BY 1
 
 -- name: running_counts
 -- Running jobs of a tenant by queue. They are in no index; those that grants name are few, however long a backlog is.
