@@ -54,7 +54,7 @@ def server(
     ] = None,
     path_prefix: Annotated[
         str | None,
-        typer.Option("--path-prefix", metavar="PATH", help="The path under which a proxy shows it, if it keeps it."),
+        typer.Option("--path-prefix", metavar="PATH", help="The path that a proxy shows it below and passes on."),
     ] = None,
     tls_cert: Annotated[
         str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak HTTPS with this.")
