@@ -34,7 +34,7 @@ def memory_store() -> str:
     return "memory://"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def any_store(request: pytest.FixtureRequest) -> str:
     """The test runs once on each engine."""
     store: str = request.getfixturevalue(f"{request.param}_store")

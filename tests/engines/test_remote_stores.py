@@ -16,11 +16,11 @@ from ropeway.testing.conformance import (  # noqa: F401
     TestSettlingRaces,
     TestShared,
     TestSignals,
-    TestTable,
     TestTail,
     TestTimes,
     TestWhatIsKept,
 )
+from ropeway.testing.conformance import TestTable as Table
 from ropeway.testing.harness import SqliteHarness
 from ropeway.testing.postgres import PostgresHarness
 from tests.engines.remote_kit import RemoteHarness
@@ -31,3 +31,8 @@ def harness(request: pytest.FixtureRequest) -> RemoteHarness:
     if request.param == "sqlite":
         return RemoteHarness(SqliteHarness())
     return RemoteHarness(PostgresHarness(request.getfixturevalue("postgres_module_database")))
+
+
+@pytest.mark.slow
+class TestTable(Table):
+    """Every state and verb: many tests, and the other classes show sooner that the store is reached."""

@@ -10,6 +10,9 @@ import pytest
 
 from tests.examples.kit import ROOT, WorkerTests
 
+#: The shell worker shows the same things sooner.
+pytestmark = pytest.mark.slow
+
 WORKER = ROOT / "examples" / "node" / "worker.mjs"
 
 HANDLERS = f"""

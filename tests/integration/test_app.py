@@ -77,7 +77,7 @@ def postgres_url(migrated_database: str, make_postgres_database: Any) -> str:
     return make_postgres_database(template=urlsplit(migrated_database).path.lstrip("/"))
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory://"

@@ -44,7 +44,9 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgres_url")
 
 
-url = pytest.fixture(_url, params=["memory", "sqlite", "postgres"], name="url")
+url = pytest.fixture(
+    _url, params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)], name="url"
+)
 #: What is in memory stays in its process.
 shared_url = pytest.fixture(_url, params=["sqlite", "postgres"], name="shared_url")
 

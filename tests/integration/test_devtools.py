@@ -29,6 +29,9 @@ from devtools.postgres import (
 from devtools.private import NotAvailable, ServerFailed, free_port
 from devtools.waiting import NeverCameTrue, wait_until
 
+#: Real servers, seconds each.
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -24,6 +24,9 @@ from ropeway.worker.supervisor import Supervisor
 from tests.worker.facts import VARIABLE, Facts
 from tests.worker.kit import ROOT, StartWorker, is_alive, opened, until
 
+#: Real processes, seconds each: other files of this room show the main things sooner.
+pytestmark = pytest.mark.slow
+
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nothing"
 
 

@@ -22,7 +22,7 @@ from tests.worker.kit import StartWorker, Store, opened, until
 SOON = RetryPolicy(base=0.05, cap=0.1)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> str:
     """Where the handlers run: `memory` is this process, a URL a real worker."""
     return "memory" if request.param == "memory" else request.getfixturevalue(f"{request.param}_url")

@@ -11,6 +11,9 @@ from ropeway.core.states import State
 from tests.worker.facts import Facts
 from tests.worker.kit import StartWorker, opened, until
 
+#: Real processes, seconds each: other files of this room show the main things sooner.
+pytestmark = pytest.mark.slow
+
 
 async def test_a_child_is_replaced_after_so_many_jobs(url: str, start_worker: StartWorker, facts: Facts) -> None:
     async with opened(url) as store:

@@ -23,6 +23,9 @@ from tests.worker.test_crashes import (  # noqa: F401
     test_a_killed_childs_jobs_run_again_and_unstarted_ones_keep_their_attempt,
 )
 
+#: Real processes, seconds each: other files of this room show the main things sooner.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def served(sqlite_url: str, tmp_path: Path) -> Iterator[Served]:
