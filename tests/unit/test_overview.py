@@ -254,6 +254,7 @@ def test_how_long_a_worker_is_silent() -> None:
     [
         (queue(), 0.0),
         (queue(scheduled=9, dead=3), 0.0),
+        (queue(running=9, finished_per_minute=5.0, enqueued_per_minute=5.0), 0.0),
         (queue(queued=30, running=30, finished_per_minute=90.0, enqueued_per_minute=30.0), 60.0),
         (queue(queued=10, finished_per_minute=60.0), 10.0),
         (queue(queued=10), None),

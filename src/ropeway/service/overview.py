@@ -142,15 +142,16 @@ async def look(
 
 
 def seconds_to_empty(stats: QueueStats) -> float | None:
-    """In how many seconds a queue is empty if it goes on like this; None when it does not get shorter.
+    """In how many seconds a queue is empty if it goes on like this; None when it does not get shorter. 0 when no
+    job waits, whatever runs.
 
     More than that, when its queued or running jobs were counted only up to the cap.
     """
-    due = stats.counts.get(State.QUEUED, 0) + stats.counts.get(State.RUNNING, 0)
+    waiting, running = stats.counts.get(State.QUEUED, 0), stats.counts.get(State.RUNNING, 0)
     gain = (stats.finished_per_minute - stats.enqueued_per_minute) / 60
-    if due == 0:
+    if waiting == 0:
         return 0.0
-    return due / gain if gain > 0 else None
+    return (waiting + running) / gain if gain > 0 else None
 
 
 # ── What needs attention ──

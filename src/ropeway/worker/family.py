@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from ropeway.core.outcome import Lost
 from ropeway.runtime import ids
+from ropeway.runtime.memory import held_bytes
 from ropeway.worker.channel import Begin, ToChild, ToParent
 from ropeway.worker.ledger import Ledger
 from ropeway.worker.line import Line
@@ -157,11 +157,7 @@ class Child:
 
     def rss_bytes(self) -> int | None:
         """What it holds now, where the system tells."""
-        try:
-            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return held_bytes(self.process.pid)
 
     def close(self) -> None:
         self.line.close()

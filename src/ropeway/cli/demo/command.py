@@ -92,7 +92,9 @@ def demo(
             }
         )
         served = Path(folder) / "token" if port >= 0 and _can_serve() else None
-        finished = run_in_new_loop(_run(settings, logbook, served, once=once))
+        # In a store of others its names must not be theirs.
+        name = "demo" if url is None else f"demo-{os.urandom(3).hex()}"
+        finished = run_in_new_loop(_run(settings, name, logbook, served, once=once))
     if once and not finished:
         raise typer.Exit(130)
 
@@ -109,10 +111,10 @@ def _can_serve() -> bool:
     return True
 
 
-async def _run(settings: Settings, logbook: Logbook, token: Path | None, *, once: bool) -> bool:
+async def _run(settings: Settings, name: str, logbook: Logbook, token: Path | None, *, once: bool) -> bool:
     """Whether the acts came to their end. Raises NotAsPromised when one did not end as it should.
 
-    `token` is where the API's key is put; None: there is no API.
+    `name` is how its queues' names begin, `token` is where the API's key is put; None: there is no API.
     """
     from ropeway.cli.demo.acts import ACTS, Place, stop_recurring
     from ropeway.cli.demo.stage import Stage
@@ -123,7 +125,7 @@ async def _run(settings: Settings, logbook: Logbook, token: Path | None, *, once
     stopping = _stop_on_signals()
     metrics = WorkerMetrics()
     async with engine_for(settings) as engine, _serving(engine, settings, metrics, token) as served:
-        place = Place(engine, f"demo-{os.urandom(3).hex()}", None if served is None else served.caller)
+        place = Place(engine, name, None if served is None else served.caller)
         stage = Stage(place, [act for act in ACTS if served is not None or not act.over_http])
         await stage.open()
         async with _at_work(engine, settings, metrics, place.queue, place.lane):
@@ -264,13 +266,24 @@ async def _count(worker: InProcessWorker, engine: Engine, metrics: WorkerMetrics
     from importlib.metadata import version
 
     from ropeway.core.fleet import WorkerInfo
+    from ropeway.runtime.memory import held_bytes
 
     host, queues = socket.gethostname(), options.queue_names()
     while True:
         running = worker.worker.runner.running
         metrics.merge(worker.worker.tally.take())
         metrics.gauges(running, options.concurrency)
-        about = WorkerInfo(WORKER, host, os.getpid(), version("ropeway"), queues, (), options.concurrency, running)
+        about = WorkerInfo(
+            WORKER,
+            host,
+            os.getpid(),
+            version("ropeway"),
+            queues,
+            (),
+            options.concurrency,
+            running,
+            rss_bytes=held_bytes(os.getpid()),
+        )
         # The store may be one that was started for a moment only; the demo itself tells of that.
         with contextlib.suppress(EngineError):
             await engine.report_worker(about, tenant=options.tenant)

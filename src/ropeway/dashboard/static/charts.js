@@ -54,6 +54,14 @@
     if (known) drawn.set(box, new uPlot(options(chart, box), rows, box));
   }
 
+  // What a young store knows is not squeezed to the edge of an empty picture.
+  function sinceItsBeginning(data) {
+    const names = Object.values(CHARTS).flatMap((chart) => chart.series.map(([name]) => name));
+    const first = data.at.findIndex((_at, place) => names.some((name) => data[name][place] !== null));
+    const from = Math.max(0, Math.min(first - 1, Math.floor(data.at.length * 0.8)));
+    return Object.fromEntries(["at", ...names].map((name) => [name, data[name].slice(from)]));
+  }
+
   function again() {
     for (const plot of drawn.values()) plot.destroy();
     drawn.clear();
@@ -66,7 +74,7 @@
     const chosen = place.querySelector("[data-range][aria-pressed=true]");
     const reply = await fetch(`${place.dataset.history}?range=${encodeURIComponent(chosen.dataset.range)}`, { headers: { accept: "application/json" } });
     if (!reply.ok) return;
-    const data = await reply.json();
+    const data = sinceItsBeginning(await reply.json());
     for (const box of place.querySelectorAll("[data-chart]")) draw(box, data);
   }
 
