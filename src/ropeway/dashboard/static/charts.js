@@ -27,6 +27,7 @@
   }
 
   const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+  const exactClock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
   const day = (at) => new Date(at * 1000).toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" });
 
   function options(chart, box) {
@@ -39,7 +40,7 @@
       legend: { live: true },
       cursor: { points: { size: 6 } },
       scales: { y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, values: (_u, marks, _axis, _space, step) => marks.map(step < 86400 ? clock : day) }, { ...axis, size: 62, values: (_u, marks) => marks.map(show) }],
+      axes: [{ ...axis, values: (_u, marks, _axis, _space, step) => marks.map(step < 60 ? exactClock : step < 86400 ? clock : day) }, { ...axis, size: 62, values: (_u, marks) => marks.map(show) }],
       series: [{ label: "at", value: (_u, at) => (at === null ? "–" : `${day(at)}, ${clock(at)}`) }, ...chart.series.map(([, label, colour]) => ({ label, stroke: colours.getPropertyValue(colour), width: 2, spanGaps: Boolean(chart.time), points: { size: 4 }, value: (_u, value) => show(value) }))],
     };
   }
