@@ -26,7 +26,7 @@ def test_memory() -> None:
 @pytest.mark.slow
 @pytest.mark.limit(1800)
 def test_memory_at_length() -> None:
-    run_model(MemoryHarness(), examples=ASKED or 2_000, steps=SLOW_STEPS)
+    run_model(MemoryHarness(), examples=ASKED or 1_000, steps=SLOW_STEPS)
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_sqlite() -> None:
 @pytest.mark.slow
 @pytest.mark.limit(1800)
 def test_sqlite_at_length() -> None:
-    run_model(SqliteHarness(), examples=ASKED or 400, steps=SLOW_STEPS)
+    run_model(SqliteHarness(), examples=ASKED or 300, steps=SLOW_STEPS)
 
 
 @pytest.mark.slow
@@ -48,4 +48,4 @@ def test_postgres(postgres_module_database: str) -> None:
 @pytest.mark.slow
 @pytest.mark.limit(1800)
 def test_postgres_at_length(postgres_module_database: str) -> None:
-    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 150, steps=SLOW_STEPS)
+    run_model(PostgresHarness(postgres_module_database), examples=ASKED or 100, steps=SLOW_STEPS)
