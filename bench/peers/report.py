@@ -111,9 +111,14 @@ def _machine(results: Results) -> Iterator[str]:
     taken = sorted(str(sample["at"]) for sample in results.samples if sample.get("at"))
     if taken:
         yield f"| measured | {escaped(taken[0])} to {escaped(taken[-1])} |"
-    repeats = {sample["repeat"] for sample in results.samples if not str(sample["measure"]).startswith("growth_")}
+    repeats: dict[str, set[int]] = {}
+    for sample in results.samples:
+        if not str(sample["measure"]).startswith("growth_"):
+            repeats.setdefault(sample["measure"], set()).add(sample["repeat"])
     if repeats:
-        yield f"| repeats | {len(repeats)}, interleaved |"
+        most = max(map(len, repeats.values()))
+        fewer = [f"`{measure}` only {len(these)}" for measure, these in repeats.items() if len(these) < most]
+        yield f"| repeats | {'; '.join([f'{most}, interleaved', *fewer])} |"
     yield ""
 
 
