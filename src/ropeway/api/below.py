@@ -10,11 +10,9 @@ from typing import Any, Final, Protocol
 
 from ropeway.api.answering import EVERY_ANSWER, Send
 from ropeway.api.presence import Receive
+from ropeway.wire.paths import BELOW
 
 _MOVED: Final = 308
-
-#: In the scope of a request that came below the prefix: the prefix.
-BELOW: Final = "ropeway.below"
 
 
 class Application(Protocol):

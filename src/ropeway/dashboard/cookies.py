@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ropeway.wire.paths import BELOW
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
 SESSION: Final = "ropeway_session"
 #: What the page after an action says, once.
 NOTICE: Final = "ropeway_notice"
-
-#: In the scope of a request that came below the path of `path_prefix`: that path, which was taken off.
-_BELOW: Final = "ropeway.below"
 
 
 class Cookies(msgspec.Struct, frozen=True):
@@ -59,6 +58,6 @@ class Cookies(msgspec.Struct, frozen=True):
 def cookies_of(request: Request, secret: bytes, *, secure: bool) -> Cookies:
     """`secret` is the store's. Without a prefix that is known the path is that of the whole host: a proxy may
     have taken one off."""
-    below: str = request.scope.get(_BELOW, "")
+    below: str = request.scope.get(BELOW, "")
     ending = blake2b(below.encode(), key=secret, digest_size=4, person=b"ropeway cookie").hexdigest()
     return Cookies(ending, below or "/", secure)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import quote
 from uuid import UUID
 
 TokenVerb = Literal["ack", "nack", "heartbeat", "snooze", "release", "progress", "lose"]
 TOKEN_VERBS: tuple[TokenVerb, ...] = ("ack", "nack", "heartbeat", "snooze", "release", "progress", "lose")
+
+#: In the scope of a request that came below the path of `path_prefix`: that path, which was taken off.
+BELOW: Final = "ropeway.below"
 
 JOBS = "/v1/jobs"
 JOBS_BATCH = "/v1/jobs/batch"
