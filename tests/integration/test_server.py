@@ -278,6 +278,14 @@ def test_below_a_path_that_the_proxy_passes_on(tmp_path: Path) -> None:
         status, _, page = ask("GET", "/tools/ropeway/ui/login")
         assert status == 200
         assert 'action="../ui/login"' in page
+        # Other programs of that host do not get its cookies.
+        for prefix, place in (("/tools/ropeway", "/tools/ropeway"), ("", "/")):
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+                form = {"Content-Type": "application/x-www-form-urlencoded"}
+                connection.request("POST", f"{prefix}/ui/login", f"key={token}", form)
+                with connection.getresponse() as answer:
+                    assert answer.status == 303
+                    assert f"; Path={place};" in (answer.getheader("Set-Cookie") or "") + ";"
         for path in (
             "/tools",
             "/tools/ropewayx/health",
