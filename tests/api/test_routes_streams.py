@@ -191,6 +191,33 @@ async def test_pages_of_the_tail_go_on_where_the_last_one_ended(stage: Stage) ->
     assert (stolen.status_code, stolen.json()["code"]) == (400, "bad_cursor")
 
 
+@on_every_engine
+async def test_the_last_events_are_a_page_to_follow_the_tail_from(stage: Stage) -> None:
+    caller, other = await stage.caller(), await stage.caller(tenant="other")
+    for n in range(3):
+        await caller.job(f"t{n}")
+    await other.job("foreign")
+    page = (await caller.get("/v1/events?last=3", Accept=JSON)).json()
+    assert [event["type"] for event in page["events"]] == ["t1", "t2"], "those of others count"
+    wanted = (await caller.get("/v1/events?last=500&type=t0", Accept=JSON)).json()
+    assert [event["type"] for event in wanted["events"]] == ["t0"]
+    await caller.job("t3")
+    later = (await caller.get(f"/v1/events?after={page['next_after']}", Accept=JSON)).json()
+    assert [event["type"] for event in later["events"]] == ["t3"]
+
+
+@on_memory
+async def test_the_last_events_are_asked_for_alone(stage: Stage) -> None:
+    caller = await stage.caller()
+    for query in ("last=0", "last=501", "last=x"):
+        assert (await caller.get(f"/v1/events?{query}", Accept=JSON)).status_code == 422
+    both = await caller.get("/v1/events?last=1&after=end", Accept=JSON)
+    assert (both.status_code, both.json()["code"]) == (422, "conflicting_fields")
+    stream = await caller.get("/v1/events?last=1")
+    assert stream.status_code == 422
+    assert "not for a stream" in stream.text
+
+
 @on_memory
 async def test_a_page_has_only_what_is_wanted(stage: Stage) -> None:
     caller = await stage.caller()

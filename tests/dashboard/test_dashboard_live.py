@@ -17,7 +17,7 @@ from ropeway.asgi import Server
 from ropeway.core.access import Scope
 from ropeway.core.errors import EngineError, NotFound, Unavailable
 from ropeway.core.states import State
-from ropeway.dashboard import live, ticking
+from ropeway.dashboard import live, newest, ticking
 from ropeway.dashboard.live import Live
 from ropeway.engines.memory import MemoryEngine
 from ropeway.service import fleet, sessions
@@ -34,7 +34,7 @@ WATCHED = (
     "workers",
     "now",
     "tail",
-    "tail_position",
+    "newest_events",
     "find",
     "find_key",
     "actions",
@@ -192,7 +192,9 @@ async def test_events_go_on_after_a_while_without_anybody(monkeypatch: pytest.Mo
         assert [event.job_id for event in (await watched.events(TENANT)).events] == [second, first]
         await until(lambda: not loops(), within=10)
         monkeypatch.setattr(live, "KEEP_SECONDS", -1.0)
-        assert (await watched.events(TENANT)).looked_at == 0, "after a longer while it begins anew"
+        monkeypatch.setattr(newest, "MOST_KEPT", 1)
+        shown = await watched.events(TENANT)
+        assert [event.job_id for event in shown.events] == [second], "after a longer while it begins anew"
 
 
 async def test_the_events_of_a_few_tenants_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,19 @@ def jobs(shown: Shown) -> list[UUID]:
     return [event.job_id for event in shown.events]
 
 
+async def test_it_begins_with_the_last_events_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MOST_KEPT", 3)
+    async with MemoryEngine() as engine:
+        ids = [await enqueued(engine) for _ in range(4)]
+        tail = Newest(engine, "default")
+        await tail.read(await engine.now())
+        shown = tail.shown(ALL)
+        assert (jobs(shown), shown.looked_at, shown.missed, shown.skipped) == (ids[:0:-1], 3, 0, False)
+        ids.append(await enqueued(engine))
+        await tail.read(await engine.now())
+        assert jobs(tail.shown(ALL)) == ids[:0:-1], "it goes on from there"
+
+
 async def test_more_than_can_be_shown_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest, "MOST_SHOWN", 3)
     async with reading(monkeypatch) as log:

@@ -48,6 +48,25 @@ async def test_the_figures_of_a_long_queue_are_bounded(fresh_database: str) -> N
         assert stats.counts == {State.QUEUED: 1_000, State.RUNNING: 20, State.SCHEDULED: 30}
         assert stats.capped == {State.QUEUED}
         assert reads.scanned + reads.entries <= 5_000, reads
+        (again,), reads = await meter.of(engine.queue_stats(cap=1_000))
+        assert (again.counts, again.capped) == (stats.counts, stats.capped)
+        assert reads.scanned + reads.entries <= 2_500, "that it is long is remembered"
+        (whole,) = await engine.queue_stats(cap=2 * JOBS)
+        assert whole.counts == {State.QUEUED: JOBS - 20, State.RUNNING: 20, State.SCHEDULED: 30}
+        assert whole.capped == frozenset()
+
+
+async def test_a_queue_that_was_long_is_counted_in_full_again(fresh_database: str) -> None:
+    async with opened(fresh_database) as engine:
+        await enqueue_many(engine, 25)
+        leased = await lease_some(engine, 20)
+        (stats,) = await engine.queue_stats(cap=4)
+        assert stats.counts == {State.QUEUED: 4, State.RUNNING: 4}
+        for each in leased[1:]:
+            await ack(engine, each)
+        (stats,) = await engine.queue_stats(cap=5)
+        assert stats.counts == {State.QUEUED: 5, State.RUNNING: 1, State.SUCCEEDED: 5}
+        assert stats.capped == {State.SUCCEEDED}
 
 
 async def test_ended_jobs_that_were_not_all_seen(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> None:

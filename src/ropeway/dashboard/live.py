@@ -60,7 +60,7 @@ class Live:
         return watched.overview
 
     async def events(self, tenant: str, where: EventFilter = ALL) -> Shown:
-        """The newest events since somebody began to look."""
+        """The newest events."""
         return (await self._watch(tenant)).newest.shown(where)
 
     async def at_work(self, tenant: str) -> AtWork:
@@ -113,7 +113,7 @@ class Live:
         return watched
 
     def _taken_up(self, tenant: str) -> Newest:
-        """The events of a tenant as they were left, or from now on."""
+        """The events of a tenant as they were left, or the newest of the log."""
         since, newest = self._left.pop(tenant, (0.0, None))
         if newest is None or time.monotonic() - since > KEEP_SECONDS:
             return Newest(self._engine, tenant)

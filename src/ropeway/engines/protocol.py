@@ -323,6 +323,11 @@ class Inspecting(Protocol):
         """The end of the log as it is now."""
         ...
 
+    async def newest_events(self, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        """The last events of the log in its order, and where to go on from: of the last `limit` of all tenants
+        those of `tenant` (None: all of them)."""
+        ...
+
 
 class Operating(Protocol):
     async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:

@@ -44,6 +44,10 @@ class Events:
         """The end of the log."""
         return await self._engine.tail_position()
 
+    async def newest(self, *, limit: int) -> EventPage:
+        """Up to so many of the last events, and where to go on from."""
+        return await self._engine.newest_events(limit=limit, tenant=self._tenant)
+
     async def page(self, position: str, *, limit: int) -> EventPage:
         """The next events after a place in the log. Raises PositionExpired when they are no longer kept."""
         return await self._engine.tail(position, limit=limit, tenant=self._tenant)

@@ -126,12 +126,14 @@ class KeysQuery(Query):
 
 
 class EventsQuery(Query):
-    """`after` is a place that was given out, or `start` or `end` for the oldest kept event and for now."""
+    """`after` is a place that was given out, or `start` or `end` for the oldest kept event and for now. `last`
+    begins so many events before the end instead, those of other tenants counted; it is for pages."""
 
     queue: Name | None = None
     type: Name | None = None
     event: EventName | None = None
     after: str | None = None
+    last: Limit | None = None
     limit: Limit = 100
 
 

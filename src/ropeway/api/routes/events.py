@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TypeVar
 
 from ropeway.api.listeners import Wants
@@ -11,7 +11,7 @@ from ropeway.api.routing import Call, Reply, Route, Stream
 from ropeway.api.sse import Chunks, job_stream, parse_seq, tail_stream
 from ropeway.core import fields
 from ropeway.core.access import Scope
-from ropeway.core.errors import QuotaExceeded
+from ropeway.core.errors import FieldError, QuotaExceeded
 from ropeway.core.events import Event
 from ropeway.service.seals import TICKET_SECONDS
 from ropeway.wire import cursors, models, paths
@@ -42,7 +42,10 @@ async def stream_job(call: Call) -> Reply | Stream:
 async def stream_events(call: Call) -> Reply | Stream:
     query: EventsQuery = call.query
     wants = _wants(query)
-    if b"application/json" in call.headers.get(b"accept", b""):
+    as_page = b"application/json" in call.headers.get(b"accept", b"")
+    if query.last is not None:
+        return await _newest(call, query.last, wants, after=query.after, as_page=as_page)
+    if as_page:
         return await _page(call, query, wants)
     after = call.header("last-event-id") or query.after or "end"
     position = None if after == "end" else await _position(call, after)
@@ -94,6 +97,29 @@ async def _page(call: Call, query: EventsQuery, wants: Wants) -> Reply:
         events = [event for event in page.events if wants(event)]
         if events or len(page.events) < query.limit:
             break
+    return await _told(call, events, position)
+
+
+async def _newest(call: Call, number: int, wants: Wants, *, after: str | None, as_page: bool) -> Reply:
+    """The last events of the log: what somebody sees first who then follows it."""
+    if after is not None:
+        raise FieldError(
+            "last begins before the end of the log, after begins elsewhere",
+            code="conflicting_fields",
+            pointer="/last",
+            hint="give one of them",
+        )
+    if not as_page:
+        raise FieldError(
+            "last is for a page of events, not for a stream",
+            pointer="/last",
+            hint="ask with Accept: application/json, then follow from its next_after",
+        )
+    page = await call.deps.engine.newest_events(limit=number, tenant=call.tenant)
+    return await _told(call, [event for event in page.events if wants(event)], page.position)
+
+
+async def _told(call: Call, events: Sequence[Event], position: str | None) -> Reply:
     place = await call.deps.seals.seal(position, _LOG, call.tenant)
     return Reply(200, {"events": [event_object(event) for event in events], "next_after": place})
 
@@ -150,7 +176,7 @@ ROUTES: tuple[Route, ...] = (
         replies={200: models.EventList},
         media=(STREAM,),
         headers=("Last-Event-ID", "Accept"),
-        codes=("invalid_field", "bad_cursor", "position_expired", "quota_exceeded"),
+        codes=("invalid_field", "conflicting_fields", "bad_cursor", "position_expired", "quota_exceeded"),
         ticket=True,
         summary="The tenant's events as they happen; a page of them with Accept: application/json",
         tag="events",

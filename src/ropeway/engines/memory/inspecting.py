@@ -128,7 +128,9 @@ class MemoryInspecting(MemoryStore):
         return [] if row is None else [line for line in row.lines if line.n > after][:limit]
 
     async def tail(self, position: str | None = None, *, limit: int = 500, tenant: str | None = None) -> EventPage:
-        start = self.events_removed if position is None else self._position(position)
+        return self._log_page(self.events_removed if position is None else self._position(position), limit, tenant)
+
+    def _log_page(self, start: int, limit: int, tenant: str | None) -> EventPage:
         seen: list[Event] = []
         next_position = start
         for event in self.events[start - self.events_removed :]:
@@ -153,6 +155,9 @@ class MemoryInspecting(MemoryStore):
 
     async def tail_position(self) -> str:
         return str(self._end())
+
+    async def newest_events(self, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        return self._log_page(max(self.events_removed, self._end() - limit), limit, tenant)
 
     def _matching(self, where: JobFilter, tenant: str) -> list[Job]:
         jobs = (self._job(row) for row in self.jobs.values() if row.tenant == tenant)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import NamedTuple, TypeAlias
@@ -264,12 +263,26 @@ class PostgresInspecting(PostgresStore):
         return stats
 
     async def _line(self, tenant: str, queue: str, cap: int) -> _Line:
-        """The live jobs of a queue. Of a long one the running jobs are left for `_running`."""
+        """The live jobs of a queue. Of a long one the running jobs are left for `_running`.
+
+        Long is what was long at the last look and still has as many: to find that out anew takes longer than all
+        the rest (23 of 37 ms for 50,000 jobs).
+        """
+        if (tenant, queue) in self.long_lines:
+            line = await self._long_line(tenant, queue, cap)
+            if sum(line.counts.values()) > cap:
+                return line
+            self.long_lines.discard((tenant, queue))
         bound = cap * SHARE + 1
         rows = await self._read("live_counts", tenant, queue, bound)
         counts = {State(row["state"]): row["number"] for row in rows}
         if sum(counts.values()) < bound:
             return _Line(counts, next((row["oldest"] for row in rows if row["state"] == State.QUEUED), None))
+        self.long_lines.add((tenant, queue))
+        return await self._long_line(tenant, queue, cap)
+
+    async def _long_line(self, tenant: str, queue: str, cap: int) -> _Line:
+        bound = cap * SHARE + 1
         rows = await self._read("long_counts", tenant, queue, cap + 1, bound)
         counts = {State(row["state"]): row["number"] for row in rows}
         not_due = sum(number for state, number in counts.items() if state is not State.QUEUED)
@@ -282,12 +295,14 @@ class PostgresInspecting(PostgresStore):
     async def _ended(self, tenant: str) -> tuple[dict[str, dict[State, int]], frozenset[State]]:
         """Ended jobs by queue and state, and the states of which there are more than were looked at."""
         ended: dict[str, dict[State, int]] = {}
-        seen: Counter[State] = Counter()
-        for row in await self._read("ended_counts", tenant, ENDED_SCAN):
-            state = State(row["state"])
-            ended.setdefault(row["queue"], {})[state] = row["number"]
-            seen[state] += row["number"]
-        return ended, frozenset(state for state, number in seen.items() if number >= ENDED_SCAN)
+        cut_short: set[State] = set()
+        for state in TERMINAL_STATES:
+            rows = await self._read(f"{state}_counts", tenant, ENDED_SCAN)
+            for row in rows:
+                ended.setdefault(row["queue"], {})[state] = row["number"]
+            if sum(row["number"] for row in rows) >= ENDED_SCAN:
+                cut_short.add(state)
+        return ended, frozenset(cut_short)
 
     async def _rates(self, tenant: str) -> dict[str, tuple[float, float]]:
         """Jobs that came and that ended, per minute, by queue. Around midnight a queue is in two partitions."""

@@ -98,6 +98,8 @@ class PostgresStore:
         self.grants = GrantBook()
         listen = self.address if listen_url is None else Address.parse(listen_url)
         self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
+        #: Tenants and queues whose counts stop early, as of the last look at them.
+        self.long_lines: set[tuple[str, str]] = set()
         self._partitions = asyncio.Lock()
         self._partitions_seen = time.monotonic()
         self._secrets: dict[str, str] = {}

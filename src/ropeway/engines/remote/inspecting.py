@@ -122,6 +122,12 @@ class RemoteInspecting(RemoteConnection):
     async def tail_position(self) -> str:
         return (await self._page_of_events({"after": "end", "limit": 1}, DEFAULT_TENANT)).next_after
 
+    async def newest_events(self, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        """`tenant` None is what the key may see: its own tenant."""
+        whose = DEFAULT_TENANT if tenant is None else tenant
+        reply = await self._page_of_events({"last": limit}, whose)
+        return EventPage([records.event_of(event, tenant=whose) for event in reply.events], reply.next_after)
+
     async def _page_of_events(self, query: dict[str, Any], tenant: str) -> models.EventList:
         return await self.ask(
             paths.EVENTS, models.EventList, query, tenant=tenant, headers={"Accept": "application/json"}

@@ -140,16 +140,27 @@ class SqliteInspecting(SqliteStore):
         def ask(db: sqlite3.Connection) -> EventPage:
             start, end = _ends_of_log(db)
             after = start if position is None else _checked_position(position, start, end)
-            statement = SQL["tail" if tenant is None else "tail_of_tenant"]
-            rows = db.execute(statement, {"position": after, "limit": limit, "tenant": tenant}).fetchall()
-            # A page that is not full has seen the whole log.
-            next_position = rows[-1][-1] if rows and len(rows) == limit else max(after, end)
-            return EventPage(stored_events(row[:-1] for row in rows), str(next_position))
+            return _page_of_log(db, after, end, limit, tenant)
 
         return await self.read(ask)
 
     async def tail_position(self) -> str:
         return str((await self.read(_ends_of_log))[1])
+
+    async def newest_events(self, *, limit: int = 500, tenant: str | None = None) -> EventPage:
+        def ask(db: sqlite3.Connection) -> EventPage:
+            start, end = _ends_of_log(db)
+            return _page_of_log(db, max(start, end - limit), end, limit, tenant)
+
+        return await self.read(ask)
+
+
+def _page_of_log(db: sqlite3.Connection, after: int, end: int, limit: int, tenant: str | None) -> EventPage:
+    statement = SQL["tail" if tenant is None else "tail_of_tenant"]
+    rows = db.execute(statement, {"position": after, "limit": limit, "tenant": tenant}).fetchall()
+    # A page that is not full has seen the whole log.
+    next_position = rows[-1][-1] if rows and len(rows) == limit else max(after, end)
+    return EventPage(stored_events(row[:-1] for row in rows), str(next_position))
 
 
 def _ends_of_log(db: sqlite3.Connection) -> tuple[int, int]:

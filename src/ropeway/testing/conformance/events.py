@@ -264,6 +264,30 @@ class TestTail:
             assert [event.job_id for event in again.events] == [id], "a position can be read from again"
             assert (await engine.tail(page.position)).events == []
 
+    async def test_the_newest_events_are_told_and_gone_on_from(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            nothing = await engine.newest_events()
+            assert nothing.events == []
+            ids = [await enqueue_one(engine) for _ in range(5)]
+            assert [event.job_id for event in (await engine.tail(nothing.position)).events] == ids
+            page = await engine.newest_events(limit=3)
+            assert [event.job_id for event in page.events] == ids[-3:]
+            assert (await engine.tail(page.position)).events == []
+            later = await enqueue_one(engine)
+            assert [event.job_id for event in (await engine.tail(page.position)).events] == [later]
+            whole = await engine.newest_events(limit=100)
+            assert whole.events == await _rest(engine, None, limit=100)
+
+    async def test_the_newest_events_are_those_of_the_tenant(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            mine = await enqueue_one(engine)
+            others = [await enqueue_one(engine, tenant=OTHER_TENANT) for _ in range(2)]
+            assert [event.job_id for event in (await engine.newest_events(tenant="default")).events] == [mine]
+            page = await engine.newest_events(limit=2, tenant=OTHER_TENANT)
+            assert [event.job_id for event in page.events] == others
+
     async def test_a_tenant_sees_its_own_events_only(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine

@@ -97,17 +97,22 @@ WHERE j.tenant = $1 AND j.lease_token IS NOT NULL
   AND j.id = ANY (ARRAY(SELECT unnest(g.job_ids) FROM {schema}.grants g WHERE g.tenant = $1))
 GROUP BY j.queue
 
--- name: ended_counts
--- Ended jobs of a tenant by queue and state, each state (they lie apart) counted no further than a bound.
-SELECT x.queue, x.state, count(*) AS number
-FROM (
-    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'succeeded' LIMIT $2)
-    UNION ALL
-    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'dead' LIMIT $2)
-    UNION ALL
-    (SELECT a.queue, a.state FROM {schema}.archive a WHERE a.tenant = $1 AND a.state = 'cancelled' LIMIT $2)
-) x
-GROUP BY x.queue, x.state
+-- name: succeeded_counts
+-- Jobs of a tenant that succeeded, by queue, counted no further than a bound. One statement per state: whoever waits for
+-- the connection meanwhile waits for one of them at most.
+SELECT x.queue, count(*) AS number
+FROM (SELECT a.queue FROM {schema}.archive_succeeded a WHERE a.tenant = $1 LIMIT $2) x
+GROUP BY x.queue
+
+-- name: dead_counts
+SELECT x.queue, count(*) AS number
+FROM (SELECT a.queue FROM {schema}.archive_dead a WHERE a.tenant = $1 LIMIT $2) x
+GROUP BY x.queue
+
+-- name: cancelled_counts
+SELECT x.queue, count(*) AS number
+FROM (SELECT a.queue FROM {schema}.archive_cancelled a WHERE a.tenant = $1 LIMIT $2) x
+GROUP BY x.queue
 
 -- name: first_age
 -- How long the first in line has been due, the first of each priority: for a queue beyond that bound.
