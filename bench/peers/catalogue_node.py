@@ -20,7 +20,7 @@ GRAPHILE_WORKER = Peer(
     program="bench_graphile_worker.mjs",
     packages=("graphile-worker@0.18.0",),
     needs=("node",),
-    rate=40_000,
+    rate=54_000,
     enqueue_rate=1_500,
     bulk_rate=54_000,
     settings=(
@@ -50,7 +50,7 @@ PG_BOSS = Peer(
     # that not every mirror has yet.
     packages=("pg-boss@12.38.0", "rrule-temporal@2.2.7"),
     needs=("node",),
-    rate=29_000,
+    rate=39_000,
     enqueue_rate=2_400,
     bulk_rate=35_000,
     settings=(

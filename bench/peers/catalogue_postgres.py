@@ -35,7 +35,7 @@ PGQUEUER = Peer(
         Setting(
             "all", "a pool (10) for producers, one connection per worker", f"{_PGQUEUER_TUNING}#connection-pooling"
         ),
-        Setting("all", "asyncpg", "https://janbjorge.github.io/pgqueuer/development/benchmark/"),
+        Setting("all", "asyncpg", "https://janbjorge.github.io/pgqueuer/comparisons/benchmarks/"),
         Setting(_TUNED, "batch_size=500", f"{_PGQUEUER_TUNING}#batch-size"),
     ),
     notes=("keeps one row of a finished job in its log, without the payload",),
@@ -47,8 +47,8 @@ PROCRASTINATE = Peer(
     store="postgres",
     program="bench_procrastinate.py",
     packages=("procrastinate==3.10.0", _PSYCOPG, _UVLOOP),
-    rate=800,
-    enqueue_rate=2_500,
+    rate=420,
+    enqueue_rate=2_200,
     bulk_rate=13_000,
     settings=(
         Setting(_TUNED, "concurrency=10", f"{_PROCRASTINATE_REFERENCE}, App.run_worker_async"),
@@ -70,7 +70,7 @@ SAQ = Peer(
     store="postgres",
     program="bench_saq_postgres.py",
     packages=("saq[postgres]==0.26.4", _PSYCOPG, _UVLOOP),
-    rate=900,
+    rate=730,
     enqueue_rate=2_700,
     bulk_rate=None,
     settings=(
@@ -93,8 +93,8 @@ ABSURD = Peer(
     store="postgres",
     program="bench_absurd.py",
     packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", _PSYCOPG, _UVLOOP),
-    rate=1_100,
-    enqueue_rate=4_400,
+    rate=950,
+    enqueue_rate=3_700,
     bulk_rate=None,
     settings=(
         Setting("all", "20 clients enqueue, as each has one connection", f"{_ABSURD}#creating-a-client"),

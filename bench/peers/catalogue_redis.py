@@ -209,8 +209,8 @@ HUEY_SQLITE = Peer(
     program="bench_huey.py",
     packages=HUEY_REDIS.packages,
     environment="huey",
-    rate=3_900,
-    enqueue_rate=4_800,
+    rate=2_700,
+    enqueue_rate=3_100,
     bulk_rate=None,
     settings=(
         Setting("all", "fsync=True: synchronous=FULL, in WAL mode", f"{_HUEY}/api.html#SqliteHuey"),

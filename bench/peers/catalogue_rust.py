@@ -13,13 +13,14 @@ AWA = Peer(
     label="Awa",
     store="postgres",
     program="bench_awa.py",
-    packages=("awa-pg==0.6.9",),
+    packages=("awa-pg==0.6.9", "uvloop==0.23.0"),
     rate=6_900,
     enqueue_rate=800,
     bulk_rate=49_000,
     settings=(
         Setting("throughput, latency", "1,024 workers", f"{_AWA}/docs/configuration.md, Queue configuration"),
         Setting("default", "4 workers: there is no default; so many are in its quick start", f"{_AWA}/awa-python"),
+        Setting("all", "uvloop", "https://uvloop.readthedocs.io/user/index.html"),
         Setting("all", "enqueue_many_copy for bulk", f"{_AWA}/awa-python, COPY ingestion"),
     ),
     notes=(
@@ -32,7 +33,7 @@ _TASKITO_SETTINGS = (
     Setting("throughput, latency", "async handlers, async_concurrency=1000", _TASKITO_QUEUE),
     Setting("throughput, latency", "workers=1000, scheduler_batch_size=1000", _TASKITO_QUEUE),
     Setting("latency", "scheduler_poll_interval_ms=1", _TASKITO_QUEUE),
-    Setting("all", "TASKITO_LOG_LEVEL=WARNING", f"{_TASKITO}/python/guides/observability"),
+    Setting("all", "TASKITO_LOG_LEVEL=WARNING", "the docstring of taskito.log_config.configure"),
 )
 _TASKITO_QUIET = {"TASKITO_LOG_LEVEL": "WARNING"}
 _TASKITO_NOTES = (
@@ -48,8 +49,8 @@ TASKITO_POSTGRES = Peer(
     packages=("taskito==0.22.0",),
     environment="taskito",
     rate=1_600,
-    enqueue_rate=2_000,
-    bulk_rate=33_000,
+    enqueue_rate=1_700,
+    bulk_rate=25_000,
     settings=_TASKITO_SETTINGS,
     env=_TASKITO_QUIET,
     notes=_TASKITO_NOTES,
@@ -78,8 +79,8 @@ TASKITO_SQLITE = Peer(
     packages=("taskito==0.22.0",),
     environment="taskito",
     rate=2_500,
-    enqueue_rate=12_000,
-    bulk_rate=59_000,
+    enqueue_rate=5_500,
+    bulk_rate=37_000,
     settings=_TASKITO_SETTINGS,
     env=_TASKITO_QUIET,
     notes=(

@@ -77,7 +77,7 @@ GROUPS: tuple[Group, ...] = (
         title="Enqueue call to handler's start, half load",
         told="The same at half of what each system can do by itself; faster systems are tried with more jobs.",
         columns=(
-            Column(title="load", measure="half", name="rate", compared=False),
+            Column(title="load", measure="half", name="sent_rate", compared=False),
             Column(title="p50", measure="half", name="p50", unit="ms", low=True),
             Column(title="p99", measure="half", name="p99", unit="ms", low=True),
             Column(title="longest", measure="half", name="max", unit="ms", low=True),
@@ -85,9 +85,12 @@ GROUPS: tuple[Group, ...] = (
     ),
     Group(
         title="Drain while an old transaction stays open",
-        told="An idle REPEATABLE READ transaction keeps PostgreSQL from cleaning up; rounds of jobs in a row.",
+        told=(
+            "An idle REPEATABLE READ transaction keeps PostgreSQL from cleaning up; rounds of jobs in a row. "
+            "The median of the last three rounds."
+        ),
         columns=(
-            Column(title="last round", measure="pinned"),
+            Column(title="last rounds", measure="pinned"),
             Column(title="last against first", measure="pinned", name="kept", unit="%", scale=100.0),
         ),
     ),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 
@@ -17,6 +21,7 @@ def describe() -> dict[str, str]:
         "memory": _memory(),
         "system": f"{_distribution()}, {platform.system()} {platform.release()}, {platform.machine()}",
         "Python": platform.python_version(),
+        "Ropeway": ", ".join((metadata.version("ropeway"), *_commit(), *_beneath())),
         "fdatasync of 8 KiB": f"{fdatasync_milliseconds():.2f} ms (median)",
     }
 
@@ -33,6 +38,20 @@ def fdatasync_milliseconds(folder: Path | None = None, times: int = 101) -> floa
             os.fdatasync(file.fileno())
             taken.append(time.perf_counter() - began)
     return sorted(taken)[times // 2] * 1000
+
+
+def _commit() -> Iterator[str]:
+    """What was measured, where that can be told."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        here = Path(__file__).parent
+        told = subprocess.run(asked, cwd=here, capture_output=True, text=True, check=True, timeout=10)
+        yield f"commit {told.stdout.strip()}"
+
+
+def _beneath() -> Iterator[str]:
+    """The libraries that decide its speed."""
+    return (f"{name} {metadata.version(name)}" for name in ("asyncpg", "uvloop"))
 
 
 def _processor() -> str:

@@ -11,6 +11,7 @@ import psycopg
 
 from bench.peers.failing import NoFigure, PeerFailed, Unsupported
 from bench.peers.measuring import Figure, Subject
+from bench.peers.results import late_rate
 from bench.peers.runs import LOOK_SECONDS, START_SECONDS, Run
 from bench.peers.sizing import jobs_for, pinned_jobs
 
@@ -28,7 +29,7 @@ WARM_UP = 20
 
 
 def pinned(subject: Subject) -> Figure:
-    """Jobs per second of the last round, while an idle transaction keeps PostgreSQL from cleaning up."""
+    """Jobs per second of the last rounds, while an idle transaction keeps PostgreSQL from cleaning up."""
     if subject.peer.store != "postgres":
         raise Unsupported("only PostgreSQL has such transactions")
     number, rounds = pinned_jobs(subject.peer, subject.scale), subject.scale.pinned_rounds
@@ -41,7 +42,10 @@ def pinned(subject: Subject) -> Figure:
             first = number * round_number
             run.fill(first, number)
             rates.append(run.drain(first, number, 1).rate)
-    return Figure(rates[-1], "jobs/s", {"rounds": rates, "jobs": number * rounds, "round_jobs": number})
+        finished = run.control.finished()
+    if finished is not None and finished < number * rounds:
+        raise PeerFailed(f"{finished:,} of {number * rounds:,} jobs are recorded as finished")
+    return Figure(late_rate(rates), "jobs/s", {"rounds": rates, "jobs": number * rounds, "round_jobs": number})
 
 
 def backlog(subject: Subject) -> Figure:

@@ -46,7 +46,7 @@ def _all(subjects: Iterable[Subject], *, whole_group: bool) -> dict[str, Figure 
         _each_of(waiting, _Waiting.prepare)
         for each in _still(waiting):
             each.kill()
-            time.sleep(PAUSE_SECONDS)
+            _look_for(waiting, PAUSE_SECONDS)
         while list(_still(waiting)):
             for each in _still(waiting):
                 each.look()
@@ -54,6 +54,16 @@ def _all(subjects: Iterable[Subject], *, whole_group: bool) -> dict[str, Figure 
     finally:
         _each_of(waiting, _Waiting.close)
     return {each.subject.peer.name: each.found for each in waiting if each.found is not None}
+
+
+def _look_for(waiting: Iterable[_Waiting], seconds: float) -> None:
+    """Look after those who were killed already: a worker that ended with its child is started again at once."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for each in _still(waiting):
+            if each.killed:
+                each.look()
+        time.sleep(0.1)
 
 
 class _Waiting:
@@ -97,6 +107,10 @@ class _Waiting:
             else:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(holder, signal.SIGKILL)
+
+    @property
+    def killed(self) -> bool:
+        return self._killed_at > 0
 
     def look(self) -> None:
         """Note what has become of it, if it is decided."""

@@ -20,7 +20,7 @@ def single(subject: Subject) -> Figure:
         run.control.single(0, WARM_UP)
         before = run.place.written()
         taken = run.control.single(WARM_UP, number)
-        return _enqueued(run, number, taken, before)
+        return _enqueued(run, number, taken, before, warm_up=WARM_UP)
 
 
 def bulk(subject: Subject) -> Figure:
@@ -33,12 +33,13 @@ def bulk(subject: Subject) -> Figure:
         run.control.bulk(0, WARM_UP_BULK)
         before = run.place.written()
         taken = run.control.bulk(WARM_UP_BULK, number, batch=BATCH)
-        return _enqueued(run, number, taken, before)
+        return _enqueued(run, number, taken, before, warm_up=WARM_UP_BULK)
 
 
-def _enqueued(run: Run, number: int, taken: dict[str, float], before: int | None) -> Figure:
-    if run.control.pending() == 0:
-        raise PeerFailed("the store has none of the jobs that were enqueued")
+def _enqueued(run: Run, number: int, taken: dict[str, float], before: int | None, *, warm_up: int) -> Figure:
+    stored = run.control.pending()
+    if stored < warm_up + number:
+        raise PeerFailed(f"the store has {stored:,} of the {warm_up + number:,} jobs that were enqueued")
     extra = {"jobs": number, "producer_cpu_ms_per_job": taken["cpu_seconds"] / number * 1000}
     if before is not None:
         extra["store_bytes_per_job"] = ((run.place.written() or 0) - before) / number

@@ -57,12 +57,16 @@ class Record:
         self._merge_logs()
         return number - self._map[first : first + number].count(0)
 
-    def all_ran(self, first: int, number: int) -> bool:
-        # Cheap while it is not so: putting a log into the map takes processor time that the worker should have.
+    def may_all_have_run(self, first: int, number: int) -> bool:
+        """Whether there are as many starts as jobs; a job that started twice may hide one that never did.
+
+        Cheap: putting a log into the map takes processor time that the worker should have, and time by itself.
+        """
         missing = self._map[first : first + number].count(0)
-        if missing and self._entries_to_merge() < missing:
-            return False
-        return self.ran(first, number) == number
+        return not missing or self._entries_to_merge() >= missing
+
+    def all_ran(self, first: int, number: int) -> bool:
+        return self.may_all_have_run(first, number) and self.ran(first, number) == number
 
     def irregular(self, first: int, number: int) -> dict[int, int]:
         """How many jobs of a range started never, twice, …: by count, those with one start left out."""

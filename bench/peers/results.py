@@ -16,7 +16,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,10 @@ OURS: dict[str, tuple[str, ...]] = {
     "sqlite": ("ropeway-sqlite",),
     "memory": ("ropeway-memory",),
 }
+
+
+#: Rounds that tell what is left at the end.
+LATE_ROUNDS = 3
 
 
 class Spread(NamedTuple):
@@ -159,7 +163,8 @@ class Results:
         return sorted(found, key=lambda sample: sample["repeat"])
 
     def values(self, measure: str, peer: str, name: str = "value") -> dict[int, float]:
-        """By repeat: the sample's value, or what its extra calls `name`. `kept` is drawn from the rounds."""
+        """By repeat: the sample's value, or what its extra calls `name`. Where there are rounds, the value is that
+        of the last ones, and `kept` is what they have left of the first."""
         found: dict[int, float] = {}
         for sample in self.of(measure, peer):
             number = _number(sample, name)
@@ -242,6 +247,11 @@ def rounds(sample: Mapping[str, Any]) -> list[float]:
     return [float(rate) for rate in sample.get("extra", {}).get("rounds", ())]
 
 
+def late_rate(rates: Sequence[float]) -> float:
+    """What is left at the end: the median of the last three rounds, for one may be slow or quick by chance."""
+    return statistics.median(rates[-LATE_ROUNDS:])
+
+
 def _key(sample: Mapping[str, Any]) -> tuple[str, str, int, float | None]:
     return sample["measure"], sample["peer"], sample["repeat"], sample.get("extra", {}).get("x")
 
@@ -249,10 +259,10 @@ def _key(sample: Mapping[str, Any]) -> tuple[str, str, int, float | None]:
 def _number(sample: Mapping[str, Any], name: str) -> float | None:
     if sample["value"] is None:
         return None
+    rates = rounds(sample)
     if name == "value":
-        return float(sample["value"])
+        return late_rate(rates) if rates else float(sample["value"])
     if name == "kept":
-        rates = rounds(sample)
-        return rates[-1] / rates[0] if len(rates) > 1 and rates[0] else None
+        return late_rate(rates) / rates[0] if len(rates) > LATE_ROUNDS and rates[0] else None
     held = sample.get("extra", {}).get(name)
     return float(held) if isinstance(held, int | float) and not isinstance(held, bool) else None

@@ -57,11 +57,18 @@ def plan(
             and wanted(measure, peer, repeat)
             and not results.has(measure.name, peer.name, repeat)
         )
-        groups = [asked] if measure.together is not None else [(peer,) for peer in asked]
+        in_turn = _rotated(asked, repeat - 1, repeats)
+        groups = [asked] if measure.together is not None else [(peer,) for peer in in_turn]
         steps += [Step(measure, repeat, group) for group in groups if group]
     if by_repeat:
         steps.sort(key=lambda step: (step.repeat, step.measure.together is None, step.peers[0].store == "redis"))
     return steps
+
+
+def _rotated(peers: tuple[Peer, ...], turn: int, turns: int) -> tuple[Peer, ...]:
+    """Another one begins each time: who comes first finds the machine as the round before has left it."""
+    start = turn * len(peers) // turns
+    return peers[start:] + peers[:start]
 
 
 class Runner:

@@ -94,12 +94,14 @@ class Run:
             cpu, started = work.cpu_seconds(), self.record.ran(first, number)
             memory = MemoryWatch(work)
 
-            def all_ran() -> bool:
+            def as_many_ran() -> bool:
                 memory.look()
-                return self.record.all_ran(first, number)
+                return self.record.may_all_have_run(first, number)
 
-            self.until(all_ran, work, what=lambda: self._left(first, number))
+            self.until(as_many_ran, work, what=lambda: self._left(first, number))
+            # The store is asked before the record is read in full: that takes time which is not the worker's.
             ended = self.until_finished(work)
+            self.until(lambda: self.record.all_ran(first, number), work, what=lambda: self._left(first, number))
             cpu = work.cpu_seconds() - cpu
             written = work.written_bytes() if before is None else (self.place.written() or 0) - before
         begun = min(self.record.starts(first, number))

@@ -37,8 +37,8 @@ class Scale:
 
 
 FULL = Scale(
-    seconds=2.5,
-    latency_jobs=150,
+    seconds=4.0,
+    latency_jobs=300,
     load_seconds=4.0,
     spike_seconds=30.0,
     calm_seconds=5.0,

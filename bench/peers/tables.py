@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench.peers.columns import GROUPS, GROWTH, SHORT, STORE_NAMES, Column, Group, number, times
 from bench.peers.comparing import Comparison, compare, ranked, title
-from bench.peers.results import NEVER, UNSUPPORTED, Results, Spread, is_ours
+from bench.peers.results import FAILED, NEVER, UNSUPPORTED, Results, Spread, is_ours
 
 
 def stores_shown(results: Results) -> list[str]:
@@ -139,7 +139,11 @@ def _said_of(results: Results, measure: str, name: str) -> Iterator[str]:
     missing = results.missing(measure, name)
     if missing is not None and missing.get("reason") and missing.get("status") != NEVER:
         yield f"{missing.get('status')}: {escaped(str(missing['reason']))}"
-    extras = [sample.get("extra", {}) for sample in results.of(measure, name)]
+    samples = results.of(measure, name)
+    failed = [sample for sample in samples if sample.get("status") == FAILED]
+    if failed and missing is None:
+        yield f"{len(failed)} of {len(samples)} repeats failed: {escaped(str(failed[-1]['reason']))}"
+    extras = [sample.get("extra", {}) for sample in samples]
     if irregular := sum(sum(extra.get("ran_by_count", {}).values()) for extra in extras):
         yield f"{irregular:,} jobs did not run exactly once"
     if full := sorted({str(extra["full"]) for extra in extras if extra.get("full")}):

@@ -17,7 +17,7 @@ DRAINS = (
     Column(title="drain, 1 process", measure="drain1"),
     Column(title="drain, 2 processes", measure="drain2"),
 )
-PINNED = Column(title="drain under a pinned xmin, last round", measure="pinned")
+PINNED = Column(title="drain under a pinned xmin, last rounds", measure="pinned")
 
 
 class Verdict(StrEnum):
@@ -117,7 +117,7 @@ TARGETS: tuple[Target, ...] = (
         against="Ropeway's own start",
         columns=(
             Column(
-                title="drain left under a pinned xmin, last round against first",
+                title="drain left under a pinned xmin, last rounds against first",
                 measure="pinned",
                 name="kept",
                 unit="%",

@@ -83,6 +83,7 @@ _HUEY = "https://huey.readthedocs.io/en/latest"
 _ARQ = "https://arq-docs.helpmanual.io"
 _SAQ = "https://saq-py.readthedocs.io/, API reference:"
 _TASKIQ = "https://github.com/taskiq-python/taskiq-redis#readme"
+_TASKIQ_BROKER = "https://github.com/taskiq-python/taskiq-redis, taskiq_redis/redis_broker.py: RedisStreamBroker"
 _STREAQ = "https://streaq.readthedocs.io/en/latest/api/worker.html"
 _PROCRASTINATE = "https://procrastinate.readthedocs.io/en/stable"
 _PGQUEUER = "https://janbjorge.github.io/pgqueuer"
@@ -151,7 +152,10 @@ CONTENDERS = (
             65,
             (
                 Chosen("Retry(max=3)", f"{_RQ}/exceptions/#retrying-failed-jobs"),
-                Chosen("worker_ttl=20, job_monitoring_interval=5, maintenance_interval=5", f"{_RQ}/workers/"),
+                Chosen(
+                    "worker_ttl=20, job_monitoring_interval=5, maintenance_interval=5",
+                    f"{_RQ}/workers/ (the last of them) and `rq worker --help`",
+                ),
             ),
         ),
     ),
@@ -166,7 +170,7 @@ CONTENDERS = (
                     f"heartbeat_timeout={LEASE_SECONDS} s, maintenance_chance=1,000,000",
                     f"{_DRAMATIQ}/reference.html#dramatiq.brokers.redis.RedisBroker",
                 ),
-                Chosen("Results on Redis", f"{_DRAMATIQ}/guide.html#results"),
+                Chosen("Results on Redis", f"{_DRAMATIQ}/reference.html#results"),
             ),
         ),
     ),
@@ -191,7 +195,7 @@ CONTENDERS = (
         Settings(
             TIMEOUT_SECONDS,
             (
-                Chosen(f"idle_timeout={TIMEOUT_SECONDS} s, unacknowledged_lock_timeout=5", _TASKIQ),
+                Chosen(f"idle_timeout={TIMEOUT_SECONDS} s, unacknowledged_lock_timeout=5", _TASKIQ_BROKER),
                 Chosen("RedisAsyncResultBackend", _TASKIQ),
             ),
             renewed=False,

@@ -1,7 +1,7 @@
 """A peer of a few lines, on SQLite: what the tests of the harness measure.
 
 FAKE says how it misbehaves: `twice` runs each job twice, `deaf` takes none, `dies` ends at once, `silent` never
-answers.
+answers, `forgets` stores every other job.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Control:
     async def enqueue(self, index: int) -> None:
         if MODE == "silent":
             await asyncio.sleep(3600)
+        if MODE == "forgets" and index % 2:
+            return
         self._store.execute("INSERT INTO jobs (i, task) VALUES (?, 'noop')", (index,))
 
     async def enqueue_many(self, indexes: Sequence[int]) -> None:

@@ -33,8 +33,8 @@ def a_run() -> Results:
     results.peers["streaq"] = {"label": "streaq", "store": "redis", "absent": "pip found no version 99"}
     for peer, p50 in (("ropeway-postgres", 2.0), ("pgqueuer", 2.5)):
         add_idle(results, peer, p50, 2 * p50)
-    add_pinned(results, "ropeway-postgres", [300.0, 290.0, 280.0])
-    add_pinned(results, "pgqueuer", [100.0, 70.0, 40.0])
+    add_pinned(results, "ropeway-postgres", [300.0, 290.0, 280.0, 280.0])
+    add_pinned(results, "pgqueuer", [100.0, 70.0, 40.0, 40.0])
     results.add("steady", "pgqueuer", 0, 60.0, "jobs/s", extra={"p99": 90.0, "limited_by": "worker"})
     extra: dict[str, object] = {"full": "all 2 cores", "store_cores": 1.25}
     results.add("saturation", "pgqueuer", 0, 90.0, "jobs/s", extra=extra)
@@ -61,6 +61,15 @@ def test_the_page_says_who_did_not_run_and_what_went_wrong() -> None:
     assert "## Did not run\n\n- streaq: pip found no version 99" in text
     assert "1,000 per call: unsupported: it has no call for many jobs (SAQ 1.2.3)" in text
     assert "3 jobs did not run exactly once (SAQ 1.2.3)" in text
+
+
+def test_the_page_says_which_repeats_failed_and_how_often_each_was_taken() -> None:
+    results = a_run()
+    results.add("drain1", "pgqueuer", 1, 100.0, "jobs/s")
+    results.add_missing("drain1", "pgqueuer", 9, FAILED, "no job started")
+    text = page(results)
+    assert re.search(r"^- .*: 1 of \d repeats failed: no job started \(PgQueuer 1\.2\.3\)$", text, re.MULTILINE)
+    assert "`drain1` only 1" in text
 
 
 def test_the_page_says_what_the_limit_was() -> None:

@@ -50,9 +50,10 @@ def test_a_peer_that_did_nothing_is_not_divided_by() -> None:
 
 def test_what_is_left_after_the_rounds() -> None:
     results = Results()
-    results.add("pinned", "x", 0, 80.0, "jobs/s", extra={"rounds": [100.0, 90.0, 80.0]})
-    results.add("pinned", "x", 1, 1.0, "jobs/s", extra={"rounds": [1.0]})
-    assert results.values("pinned", "x", "kept") == {0: 0.8}
+    results.add("pinned", "x", 0, 80.0, "jobs/s", extra={"rounds": [100.0, 90.0, 70.0, 10.0, 80.0]})
+    results.add("pinned", "x", 1, 1.0, "jobs/s", extra={"rounds": [1.0, 3.0, 2.0]})
+    assert results.values("pinned", "x", "kept") == {0: 0.7}, "the last three, or too few to tell"
+    assert results.values("pinned", "x") == {0: 70.0, 1: 2.0}
 
 
 def test_a_sample_replaces_the_one_that_answered_the_same_question() -> None:

@@ -103,15 +103,15 @@ def test_idle_latency_is_lower_than_everybodys() -> None:
 @pytest.mark.parametrize(("last", "verdict"), [(80.0, MET), (79.0, MISSED)])
 def test_what_a_pinned_xmin_leaves(last: float, verdict: Verdict) -> None:
     results = Results()
-    add_pinned(results, "ropeway-postgres", [100.0, 90.0, last])
+    add_pinned(results, "ropeway-postgres", [100.0, 95.0, last, 10.0, 90.0])
     assert of(results, "own start") == [verdict]
-    assert judged(results, "own start")[0].found == f"{last:.1f} % after 300,000 jobs"
+    assert judged(results, "own start")[0].found == f"{last:.1f} % after 500,000 jobs"
 
 
 @pytest.mark.parametrize(("theirs", "verdict"), [(20.0, MET), (21.0, MISSED)])
 def test_speed_under_a_pinned_xmin_against_awa(theirs: float, verdict: Verdict) -> None:
     results = Results()
-    add_pinned(results, "ropeway-postgres", [100.0, 80.0])
+    add_pinned(results, "ropeway-postgres", [100.0, 80.0, 80.0, 80.0])
     add_pinned(results, "awa-pg", [theirs, theirs])
     assert of(results, "awa-pg") == [verdict]
 

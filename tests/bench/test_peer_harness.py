@@ -13,10 +13,10 @@ from peer_kit import TINY, subject
 from bench.peers import measures_latency, runs
 from bench.peers.failing import Deadline, NeverHappened, PeerFailed, Unsupported
 from bench.peers.groups import Work
-from bench.peers.measures_latency import idle, spike, steady
+from bench.peers.measures_latency import half, idle, spike, steady
 from bench.peers.measures_recovery import recovery, recovery_group
 from bench.peers.measures_throughput import bulk, drain1, single
-from bench.peers.measuring import Figure
+from bench.peers.measuring import Figure, Subject
 from devtools.waiting import wait_until
 
 
@@ -44,6 +44,25 @@ def test_enqueueing_is_timed_by_the_peer() -> None:
             bulk(one)
     assert found.value > 0
     assert found.unit == "jobs/s"
+
+
+def test_jobs_that_the_store_does_not_have_are_missed() -> None:
+    with subject("forgets") as one, pytest.raises(PeerFailed, match=r"the store has 200 of the 400 jobs"):
+        single(one)
+
+
+def test_half_load_is_half_of_what_the_producer_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def under_load(_subject: Subject, rate: float, _seconds: float) -> dict[str, float]:
+        asked.append(rate)
+        return {"rate": rate, "sent_rate": min(rate, 300.0), "p50": 1.0}
+
+    monkeypatch.setattr(measures_latency, "capacity", lambda _: 1_000.0)
+    monkeypatch.setattr(measures_latency, "_under_load", under_load)
+    with subject() as one:
+        assert half(one).extra["sent_rate"] == 150.0
+    assert asked == [500.0, 150.0]
 
 
 def test_latency_is_measured_from_the_call_to_the_start() -> None:

@@ -25,8 +25,8 @@ def order(results: Results, *, by_repeat: bool = False) -> list[tuple[str, int, 
     return [(step.measure.name, step.repeat, peer.name) for step in steps for peer in step.peers]
 
 
-def test_peers_take_turns_within_each_repeat() -> None:
-    assert order(Results())[:4] == [("drain1", 1, "a"), ("drain1", 1, "b"), ("drain1", 2, "a"), ("drain1", 2, "b")]
+def test_peers_take_turns_within_each_repeat_and_in_who_is_first() -> None:
+    assert order(Results())[:4] == [("drain1", 1, "a"), ("drain1", 1, "b"), ("drain1", 2, "b"), ("drain1", 2, "a")]
 
 
 def test_a_quick_run_takes_everything_once_first() -> None:
@@ -45,6 +45,12 @@ def test_a_quick_run_asks_less_and_waits_once() -> None:
     ]
 
 
+def test_a_quick_run_takes_what_is_long_of_those_that_its_targets_are_about() -> None:
+    peers = [replace(A, name=name, store="postgres") for name in ("ropeway-postgres", "awa-pg", "pgqueuer")]
+    steps = plan(named(["pinned"]), peers, 2, results=Results(), wanted=in_quick_run)
+    assert [(step.repeat, step.peers[0].name) for step in steps] == [(1, "ropeway-postgres"), (1, "awa-pg")]
+
+
 def test_a_quick_run_that_is_cut_short_lacks_redis_first() -> None:
     redis = replace(B, store="redis")
     steps = plan(named(["drain1", "drain2"]), [redis, A], 1, results=Results(), by_repeat=True)
@@ -59,8 +65,8 @@ def test_what_is_there_is_left_out_but_failures_are_tried_again() -> None:
     results.add_missing("single", "b", 2, NEVER, "not within 300 s")
     assert order(results) == [
         ("drain1", 1, "b"),
-        ("drain1", 2, "a"),
         ("drain1", 2, "b"),
+        ("drain1", 2, "a"),
         ("single", 1, "a"),
         ("single", 1, "b"),
     ]

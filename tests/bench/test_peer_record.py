@@ -72,6 +72,14 @@ def test_logs_and_map_count_together(record: Record) -> None:
     assert record.irregular(0, 5) == {2: 1}
 
 
+def test_a_job_that_ran_twice_may_hide_one_that_never_did(record: Record) -> None:
+    log(record, 7, (0, 30.0), (1, 31.0), (2, 32.0), (3, 33.0))
+    assert not record.may_all_have_run(0, 5)
+    log(record, 7, (3, 34.0))
+    assert record.may_all_have_run(0, 5)
+    assert not record.all_ran(0, 5)
+
+
 def test_the_holder_of_a_job_is_known_once_it_is_written(record: Record) -> None:
     note = record.path.with_name(record.path.name + ".pid")
     note.write_text("")

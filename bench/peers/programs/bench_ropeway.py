@@ -63,9 +63,8 @@ class Library:
         await hold.aenqueue(index)
 
     async def pending(self) -> int:
-        """Whether there are any: one live job is as bad as many, and quicker to find."""
         engine = await app.engine()
-        return (await engine.count(JobFilter(states=LIVE_STATES), cap=1)).number
+        return (await engine.count(JobFilter(states=LIVE_STATES), cap=10_000_000)).number
 
     async def finished(self) -> int | None:
         engine = await app.engine()
