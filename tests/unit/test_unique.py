@@ -7,13 +7,14 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ropeway.core.errors import FieldError
 from ropeway.core.job import NewJob
-from ropeway.core.retry import RetryPolicy
+from ropeway.core.retry import PRESETS, RetryPolicy
 from ropeway.core.states import LIVE_STATES, TERMINAL_STATES, State
 from ropeway.core.unique import Unique, key_is_free, key_until, unique_key
 
@@ -149,6 +150,23 @@ def test_it_stays_the_same_from_release_to_release() -> None:
     assert fingerprint() == hashlib.sha256(b'{"queue":"default","type":"t"}\n{}').digest()
     said = fingerprint(payload=b'{"b": 1.0, "a": []}', queue="q", delay=5.0)
     assert said == hashlib.sha256(b'{"delay":5.0,"queue":"q","type":"t"}\n{"a":[],"b":1.0}').digest()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [RetryPolicy(), RetryPolicy(base=0.2, cap=1.0), RetryPolicy(factor=3.0, shape="above"), *PRESETS.values()],
+)
+def test_a_retry_policy_is_the_same_however_it_was_read(policy: RetryPolicy) -> None:
+    """A server that reads it from JSON has other objects, and all of them: what counts is their value."""
+    whole = {name: getattr(policy, name) for name in RetryPolicy.__struct_fields__}
+    read = msgspec.json.decode(msgspec.json.encode(whole), type=RetryPolicy)
+    assert fingerprint(retry=read) == fingerprint(retry=policy)
+    assert fingerprint(retry=read) != fingerprint(retry=RetryPolicy(base=7.0))
+
+
+def test_a_retry_policy_stays_the_same_from_release_to_release() -> None:
+    said = fingerprint(retry=RetryPolicy(base=1, cap=60.0))
+    assert said == hashlib.sha256(b'{"queue":"default","retry":{"base":1.0,"cap":60.0},"type":"t"}\n{}').digest()
 
 
 # ── unique keys ──

@@ -148,9 +148,18 @@ def _in_utc(at: datetime) -> datetime:
     return at.astimezone(UTC)
 
 
-def _in_floats(policy: RetryPolicy) -> RetryPolicy:
-    numbers = {name: float(getattr(policy, name)) for name in ("base", "factor", "cap", "jitter")}
-    return msgspec.structs.replace(policy, **numbers)
+def _in_floats(policy: RetryPolicy) -> dict[str, object]:
+    """Without what is at its default by value. msgspec would leave out only the default object itself, which a
+    policy that was read from JSON does not have: it would count as another one."""
+    given = {name: getattr(policy, name) for name in RetryPolicy.__struct_fields__}
+    return {
+        name: value if name == "shape" else float(value)
+        for name, value in given.items()
+        if value != getattr(_DEFAULT_POLICY, name)
+    }
+
+
+_DEFAULT_POLICY = RetryPolicy()
 
 
 _SAME_FORM: Mapping[str, Callable[[Any], object]] = {

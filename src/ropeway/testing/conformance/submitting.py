@@ -10,7 +10,7 @@ import pytest
 
 from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch, PayloadError
 from ropeway.core.job import NewJob
-from ropeway.core.retry import RetryPolicy
+from ropeway.core.retry import PRESETS, RetryPolicy
 from ropeway.core.states import EventName, State
 from ropeway.core.unique import Unique
 from ropeway.engines.protocol import Engine, Enqueued
@@ -250,6 +250,15 @@ class TestWhatIsKept:
 
 
 class TestIdempotencyKeys:
+    async def test_a_job_with_a_key_may_have_a_retry_policy(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            for number, policy in enumerate((RetryPolicy(base=0.2, cap=1.0), *PRESETS.values())):
+                job = new_job(idempotency_key=f"k{number}", retry=policy)
+                (first,) = await engine.enqueue([job])
+                (again,) = await engine.enqueue([job])
+                assert (again.id, again.deduplicated) == (first.id, True)
+
     async def test_the_same_body_gets_the_first_job(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
