@@ -31,6 +31,8 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 #: Seconds that a call may take on the server, unless it says that it waits for longer.
 ANSWER_SECONDS = 30.0
+#: Bytes per second that a request is given at least, when it is large.
+SLOWEST = 100_000
 #: Connections that are not in use are closed after so many seconds: sooner than the server closes them.
 IDLE_SECONDS = 15.0
 MOST_CONNECTIONS = 100
@@ -104,6 +106,15 @@ def _request_options(call: Call[Any], timeout: float) -> dict[str, Any]:
     return options
 
 
+def _limit(call: Call[Any], timeout: float) -> float:
+    """Seconds that a try may take as a whole. The library's own limit is for each piece: an answer that comes byte
+    by byte would never end, and whoever waits for it neither."""
+    return 2 * timeout + call.waits + len(call.body or b"") / SLOWEST
+
+
+_TOO_LONG = "the answer came too slowly"
+
+
 def _answer(response: httpx.Response) -> Answer:
     return Answer(response.status_code, response.headers, response.content)
 
@@ -137,15 +148,20 @@ class SyncTransport:
             time.sleep(pause)
 
     def _try(self, call: Call[T]) -> T:
+        until = time.monotonic() + _limit(call, self._timeout)
+        options = _request_options(call, self._timeout)
+        pieces = []
         try:
-            response = self.client.request(
-                call.method, self.url + call.target(), **_request_options(call, self._timeout)
-            )
+            with self.client.stream(call.method, self.url + call.target(), **options) as response:
+                for piece in response.iter_bytes():
+                    pieces.append(piece)
+                    if time.monotonic() > until:
+                        raise httpx.ReadTimeout(_TOO_LONG)
         except httpx.HTTPError as error:
             raise failed_to_send(error, self.url) from error
         except RuntimeError as error:
             _closed(error)
-        return result_of(call, _answer(response))
+        return result_of(call, Answer(response.status_code, response.headers, b"".join(pieces)))
 
     def lines(self, call: Call[Any]) -> Iterator[str]:
         """The lines of an answer that goes on; one without a body is read. Raises Failed, also midway."""
@@ -201,9 +217,12 @@ class AsyncTransport:
 
     async def _try(self, call: Call[T]) -> T:
         try:
-            response = await self.client.request(
-                call.method, self.url + call.target(), **_request_options(call, self._timeout)
-            )
+            async with asyncio.timeout(_limit(call, self._timeout)):
+                response = await self.client.request(
+                    call.method, self.url + call.target(), **_request_options(call, self._timeout)
+                )
+        except TimeoutError as error:
+            raise failed_to_send(httpx.ReadTimeout(_TOO_LONG), self.url) from error
         except httpx.HTTPError as error:
             raise failed_to_send(error, self.url) from error
         except RuntimeError as error:
