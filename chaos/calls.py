@@ -56,3 +56,9 @@ def longest_between(calls: Iterable[TimedCall], began: float, ended: float) -> f
         (call.seconds for call in calls if call.ended is not None and call.asked < ended and call.ended > began),
         default=0.0,
     )
+
+
+def hung(calls: Iterable[TimedCall], limit: float, until: float) -> list[TimedCall]:
+    """Those that took more than `limit` seconds, and those that had waited for so long when the run ended, which
+    was `until`, and still had no answer."""
+    return [call for call in calls if (until if call.ended is None else call.ended) - call.asked > limit]

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from chaos import mutants_command, report
+from chaos import mutants_command, report, simulated
+from chaos.experiment import Experiment
 from chaos.experiments import EXPERIMENTS
 from chaos.mutants_still_sqlite import StillSqlite
 from chaos.peers import command as peers
 from chaos.real_simulation import simulate_real
-from chaos.runner import run
-from chaos.simulation import EngineMaker, simulate
+from chaos.runner import commit, folder_of, run
+from chaos.simulation import EngineMaker, Simulated, simulate
 from chaos.stage import ENGINES, ROOT, RunBroken
 from devtools.private import NotAvailable, ServerFailed
 from ropeway.engines.memory import MemoryEngine
@@ -40,7 +45,7 @@ SELECTION = (
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 nothing found, 1 a rule was broken, 2 it could not be run, 130 Ctrl-C."""
+    """Exit codes: 0 nothing found, 1 a rule was broken, 2 something could not be run, 130 Ctrl-C."""
     asked = _parser().parse_args(words)
     try:
         return int(asked.do(asked))
@@ -70,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--real", action="store_true", help="with the real worker and upkeep")
     many.add_argument("--engine", choices=tuple(SIMULATED), default="memory")
     many.add_argument("--first", type=int, default=0, metavar="SEED")
+    many.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER", help="default chaos/runs")
     many.set_defaults(do=_simulate)
     broken = verbs.add_parser("mutants", help="how many seeds find each engine that is broken on purpose")
     mutants_command.add_arguments(broken, RUNS)
@@ -91,24 +97,58 @@ def _run(asked: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    code = 0
-    for id, kind in chosen:
+    told = [_one(asked, EXPERIMENTS[id], kind) for id, kind in chosen]
+    if any(each.get("violations") for each in told):
+        return 1
+    return 2 if any("not_run" in each for each in told) else 0
+
+
+def _one(asked: argparse.Namespace, experiment: Experiment, kind: str) -> Mapping[str, Any]:
+    """The figures of one run, or why there are none: told, and kept for the report. The next is run anyway."""
+    began = time.monotonic()
+    told: Mapping[str, Any]
+    try:
         told = asyncio.run(
             run(
-                EXPERIMENTS[id],
+                experiment,
                 kind,
                 seed=asked.seed,
                 size=asked.size,
                 out=asked.out,
-                say=_sayer(f"{id} {kind}"),
+                say=_sayer(f"{experiment.id} {kind}"),
                 jobs=asked.jobs,
             )
         )
-        print(json.dumps(told), flush=True)
-        for line in told["told"]:
-            print(f"  {line}", file=sys.stderr)
-        code = max(code, int(told["violations"] > 0))
-    return code
+    except (RunBroken, NotAvailable, ServerFailed) as error:
+        told = _not_run(asked, experiment, kind, str(error), time.monotonic() - began)
+    except Exception as error:  # noqa: BLE001 - whatever broke this run, the others are worth their hours
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+        told = _not_run(asked, experiment, kind, reason, time.monotonic() - began)
+    print(json.dumps(told), flush=True)
+    for line in told.get("told", ()):
+        print(f"  {line}", file=sys.stderr)
+    return told
+
+
+def _not_run(
+    asked: argparse.Namespace, experiment: Experiment, kind: str, reason: str, seconds: float
+) -> dict[str, Any]:
+    print(f"not run: {reason}", file=sys.stderr)
+    told = {
+        "experiment": experiment.id,
+        "title": experiment.title,
+        "engine": kind,
+        "seed": asked.seed,
+        "size": asked.size,
+        "commit": commit(),
+        "seconds": round(seconds, 1),
+        "not_run": reason,
+    }
+    folder = folder_of(asked.out, experiment.id, kind, asked.seed, asked.size, asked.jobs)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n")
+    return told
 
 
 def _chosen(words: str, engines: str) -> list[tuple[str, str]]:
@@ -127,15 +167,34 @@ def _chosen(words: str, engines: str) -> list[tuple[str, str]]:
 
 
 def _simulate(asked: argparse.Namespace) -> int:
-    began, jobs, broken = time.monotonic(), 0, []
-    for seed in range(asked.first, asked.first + asked.seeds):
-        done = (simulate_real if asked.real else simulate)(seed, SIMULATED[asked.engine])
-        jobs += len(done.facts.finals)
-        if done.violations:
-            broken.append(seed)
-            print(f"seed {seed}: {done.violations[0]}", file=sys.stderr)
-    seconds = time.monotonic() - began
-    print(json.dumps({"seeds": asked.seeds, "jobs": jobs, "broken": broken, "seconds": round(seconds, 1)}))
+    """Seed after seed. What was done is kept, also when somebody ends it."""
+    # Simulated workers log as real ones do: nobody wants to read a hundred lines for each seed.
+    logging.getLogger("ropeway").addHandler(logging.NullHandler())
+    began, done, jobs = time.monotonic(), 0, 0
+    broken: dict[int, str] = {}
+    play: Callable[[int, EngineMaker], Simulated] = simulate_real if asked.real else simulate
+    try:
+        for seed in range(asked.first, asked.first + asked.seeds):
+            ended, wrong = simulated.played(partial(play, seed, SIMULATED[asked.engine]))
+            done, jobs = done + 1, jobs + ended
+            if wrong is not None:
+                broken[seed] = f"seed {seed}: {wrong}"
+                print(broken[seed], file=sys.stderr)
+    finally:
+        told = {
+            "worker": simulated.REAL if asked.real else simulated.OWN,
+            "engine": asked.engine,
+            "first_seed": asked.first,
+            "seeds": done,
+            "jobs": jobs,
+            "broken": list(broken),
+            "told": list(broken.values()),
+            "seconds": round(time.monotonic() - began, 1),
+            "commit": commit(),
+        }
+        if done:
+            simulated.keep(told, asked.out)
+            print(json.dumps(told))
     return int(bool(broken))
 
 

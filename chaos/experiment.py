@@ -53,14 +53,17 @@ class Run:
 
 Faults = Callable[[Run], Awaitable[None]]
 Bar = Callable[[Facts, Run], list[Violation]]
-
-
+Forgives = Callable[[Facts, Violation], bool]
 Around = Callable[[Stage], AbstractAsyncContextManager[Any]]
 
 
 @asynccontextmanager
 async def nothing_around(_stage: Stage) -> AsyncIterator[None]:
     yield
+
+
+def nothing_forgiven(_facts: Facts, _violation: Violation) -> bool:
+    return False
 
 
 def no_bar(_facts: Facts, _run: Run) -> list[Violation]:
@@ -85,8 +88,11 @@ class Experiment:
     workers: int = 4
     concurrency: int = 8
     lease_seconds: float = 3.0
-    #: Seconds that the 99th percentile of recovery may take beyond the lease; None: not asked.
+    #: Seconds that the 99th percentile of recovery may take: beyond the lease where whole workers die, and in all
+    #: where their children do. None: not asked.
     recovery: float | None = None
+    #: What these faults may break: it is told, and not held against the run.
+    forgives: Forgives = nothing_forgiven
     #: Done before the first worker starts: what it needs, and what is to be there while the run lasts.
     around: Around = nothing_around
     #: Whether its faults are of the kind that may lose something: kills, crashes, cuts. Others are only told.
@@ -95,3 +101,8 @@ class Experiment:
     disk: Mapping[str, str] = field(default_factory=dict)
     #: The experiment asks for, runs and reports its jobs itself: nobody else is on the stage.
     alone: bool = False
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether it is set up so that something may be lost: that is published, and in no sum."""
+        return self.forgives is not nothing_forgiven

@@ -15,10 +15,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
+
+if TYPE_CHECKING:
+    from ropeway import JobContext
 
 #: What a process does besides calls: `start` and `end` of handlers, `fault` of the nemesis, `phase` of the run.
 INVOKE: Final = "invoke"
@@ -40,12 +43,12 @@ class Recorder:
         self._clock = clock
         self._numbers = itertools.count(1)
         folder.mkdir(parents=True, exist_ok=True)
-        self._pid = os.getpid() if pid is None else pid
-        name = folder / f"{process}.{self._pid}.jsonl"
+        self.pid = os.getpid() if pid is None else pid
+        name = folder / f"{process}.{self.pid}.jsonl"
         self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, op: str, phase: str, **facts: Any) -> None:
-        line = {"t": round(self._clock(), 6), "process": self.process, "pid": self._pid, "op": op, "phase": phase}
+        line = {"t": self.now(), "process": self.process, "pid": self.pid, "op": op, "phase": phase}
         os.write(self._file, _encode(line | facts) + b"\n")
 
     def invoke(self, op: str, **facts: Any) -> int:
@@ -53,6 +56,9 @@ class Recorder:
         number = next(self._numbers)
         self.write(op, INVOKE, n=number, **facts)
         return number
+
+    def now(self) -> float:
+        return round(self._clock(), 6)
 
     def close(self) -> None:
         os.close(self._file)
@@ -94,6 +100,14 @@ class LineRecorder:
         return number
 
 
+def dying(recorder: Recorder, *, job: str, attempt: int, within: float = 0.0) -> None:
+    """The last words of a process that a job is about to end: at once, or when somebody ends it for that, `within`
+    so many seconds. A fault of the kind `pill`, of this very process."""
+    until = recorder.now() + within
+    facts = {"kind": "pill", "target_pid": recorder.pid, "whole": False, "until": until}
+    recorder.write("fault", OK, **facts, job=job, attempt=attempt)
+
+
 def read(folder: Path) -> list[dict[str, Any]]:
     """All lines of all processes of one run, by time. A last line that was cut off is left out."""
     lines = [line for path in sorted(folder.glob("*.jsonl")) for line in _lines_of(path)]
@@ -110,3 +124,9 @@ def _lines_of(path: Path) -> Iterator[dict[str, Any]]:
 def token_hash(token: UUID) -> str:
     """What a history says of a lease's secret: enough to tell two apart, nothing to use."""
     return hashlib.blake2b(token.bytes, digest_size=8).hexdigest()
+
+
+def ticket_of(ctx: JobContext) -> str:
+    """The same of the lease that a handler runs under: the one which its worker will report with."""
+    backend: Any = ctx._backend  # noqa: SLF001 - handlers have no use for it, histories do
+    return token_hash(backend._run.leased.lease.token)  # noqa: SLF001

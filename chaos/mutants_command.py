@@ -8,18 +8,20 @@ from functools import partial
 from pathlib import Path
 
 from chaos import mutants, mutants_told
+from chaos.bars_beside import LEAST_CLEAN_SEEDS, LEAST_MUTANT_SEEDS
 from chaos.mutants_measure import ENGINES, measure, passed
 from chaos.runner import commit
 
-#: Seeds at the usual size. PostgreSQL takes some seconds for each, the others less than one.
-SEEDS = {"memory": 100, "sqlite": 100, "postgres": 20}
-CLEAN = {"memory": 1_000, "sqlite": 1_000, "postgres": 100}
+#: What the bar asks for. PostgreSQL takes some seconds for each seed, the others less than one.
+SEEDS, CLEAN = LEAST_MUTANT_SEEDS, LEAST_CLEAN_SEEDS
 
 
 def add_arguments(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--engine", default="memory,sqlite", metavar="ENGINES", help=f"of {','.join(ENGINES)}")
-    parser.add_argument("--seeds", type=int, metavar="N", help="for each mutant; default 100, on postgres 20")
-    parser.add_argument("--clean", type=int, metavar="N", help="of a right engine; default 1000, on postgres 100")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"for each mutant; default {SEEDS}")
+    parser.add_argument(
+        "--clean", type=int, default=CLEAN, metavar="N", help=f"of a right engine; default {CLEAN}"
+    )
     parser.add_argument("--only", default="", metavar="NAMES", help="these mutants; such figures are not kept")
     parser.add_argument("--out", type=Path, default=out, metavar="FOLDER", help="default chaos/runs")
     parser.set_defaults(do=run)
@@ -36,8 +38,8 @@ def run(asked: argparse.Namespace) -> int:
     for engine in engines:
         figures = measure(
             engine,
-            seeds=SEEDS[engine] if asked.seeds is None else asked.seeds,
-            clean=CLEAN[engine] if asked.clean is None else asked.clean,
+            seeds=asked.seeds,
+            clean=asked.clean,
             only=only,
             say=partial(_say, engine),
             commit=commit(),

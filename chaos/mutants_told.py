@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chaos.mutants_measure import ENGINES, passed
+from chaos.tables import table as markdown
 
 #: The folder beside the runs, with a file for each engine.
 FOLDER = "mutants"
@@ -35,24 +36,33 @@ def table(figures: Figures) -> list[str]:
     return [*lines, f"{figures['engine']}: {_verdict(figures)}, {figures['seconds']:g} s"]
 
 
-def section(runs: Path) -> list[str]:
+def read(runs: Path) -> dict[str, Figures]:
+    """What was measured, by engine."""
+    kept = {path.stem: json.loads(path.read_text()) for path in (runs / FOLDER).glob("*.json")}
+    return {engine: kept[engine] for engine in ENGINES if engine in kept}
+
+
+def section(kept: Mapping[str, Figures]) -> list[str]:
     """The report's part on mutants; nothing when none were measured."""
-    kept = {path.stem: json.loads(path.read_text()) for path in sorted((runs / FOLDER).glob("*.json"))}
-    told = [kept[engine] for engine in ENGINES if engine in kept]
+    told = list(kept.values())
     if not told:
         return []
+    names = dict.fromkeys(each["mutant"] for figures in told for each in figures["mutants"])
+    by_engine = [{each["mutant"]: each for each in figures["mutants"]} for figures in told]
+    rows = [[name, *(_cell(found.get(name)) for found in by_engine)] for name in names]
     lines = [
         "## Engines that are broken on purpose",
         "",
         "How many seeds of how many found each, and the rules that were broken first, most frequent ones before.",
         "",
-        _row(["mutant", *(each["engine"] for each in told)]),
-        _row(["---"] * (len(told) + 1)),
+        *markdown(["mutant", *kept], [*rows, ["none: false alarms", *map(_alarms, told)]]),
+        "",
+        *(
+            f"{engine}: commit {figures['commit']}, {figures['seconds']:,.0f} s."
+            for engine, figures in kept.items()
+        ),
+        "",
     ]
-    names = dict.fromkeys(each["mutant"] for figures in told for each in figures["mutants"])
-    by_engine = [{each["mutant"]: each for each in figures["mutants"]} for figures in told]
-    lines += [_row([name, *(_cell(found.get(name)) for found in by_engine)]) for name in names]
-    lines += [_row(["none: false alarms", *(_alarms(figures) for figures in told)]), ""]
     alarms = [
         f"- false alarm on {figures['engine']}, seed {alarm['seed']}: {alarm['words']}"
         for figures in told
@@ -80,7 +90,3 @@ def _cell(found: Figures | None) -> str:
 def _alarms(figures: Figures) -> str:
     clean = figures["clean"]
     return f"{len(clean['alarms'])} of {clean['seeds']:,}"
-
-
-def _row(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"

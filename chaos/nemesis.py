@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
+from pathlib import Path
 
 from chaos.stage import Member, Stage
+
+#: What is done to several processes at once is one fault: its lines have one number.
+_acts = itertools.count(1)
 
 
 def kill_child(stage: Stage, worker: Member) -> bool:
@@ -17,7 +22,7 @@ def kill_child(stage: Stage, worker: Member) -> bool:
     if not children:
         return False
     pid = stage.chance.choice(children)
-    stage.nemesis.write("fault", "ok", kind="kill", target_pid=pid, whole=False)
+    stage.nemesis.write("fault", "ok", kind="kill", target_pid=pid, whole=False, worker=worker.name)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return True
@@ -27,8 +32,9 @@ def kill_whole(stage: Stage, worker: Member) -> bool:
     """`kill -9` a worker with all it started, as the loss of its machine would."""
     if not worker.running:
         return False
+    act = next(_acts)
     for pid in worker.tree():
-        stage.nemesis.write("fault", "ok", kind="kill", target_pid=pid, whole=True)
+        stage.nemesis.write("fault", "ok", kind="kill", target_pid=pid, whole=True, worker=worker.name, act=act)
     worker.signal_all(signal.SIGKILL)
     return True
 
@@ -38,9 +44,10 @@ async def pause(stage: Stage, worker: Member, seconds: float) -> bool:
     if not worker.running:
         return False
     until = time.monotonic() + seconds
-    pids = worker.tree()
+    pids, act = worker.tree(), next(_acts)
     for pid in pids:
-        stage.nemesis.write("fault", "ok", kind="pause", target_pid=pid, until=until)
+        facts = {"target_pid": pid, "until": until, "whole": True, "worker": worker.name, "act": act}
+        stage.nemesis.write("fault", "ok", kind="pause", **facts)
     _signal(pids, signal.SIGSTOP)
     try:
         await asyncio.sleep(seconds)
@@ -78,7 +85,20 @@ async def crash_backend(stage: Stage) -> bool:
             await connection.close()
     if pid is None:
         return False
-    stage.nemesis.write("fault", "ok", kind="backend", until=time.monotonic() + 5.0)
+    began = time.monotonic()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+    await stage.until(lambda: not Path(f"/proc/{pid}").exists(), "the process is gone", within=30.0)
+    # For a moment the server still takes connections: until it has seen the death and ended everybody.
+    await asyncio.sleep(0.2)
+    await stage.until(lambda: _takes_connections(stage), "PostgreSQL takes connections again", within=60.0)
+    stage.nemesis.write("fault", "ok", kind="backend", began=began, until=time.monotonic())
+    return True
+
+
+async def _takes_connections(stage: Stage) -> bool:
+    import asyncpg
+
+    connection = await asyncpg.connect(stage.direct, timeout=5.0)
+    await connection.close()
     return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -25,3 +27,10 @@ def built(name: str, folder: Path) -> Path:
     if done.returncode != 0:
         raise NoCompiler(f"{name}.c does not compile: {done.stderr[-400:]}")
     return library
+
+
+def turn_clock(file: Path, seconds: float) -> None:
+    """From now on the clock of everybody who has `skew` and this file (SKEW_FILE) is so many seconds off."""
+    # In place, in one write: they have it mapped.
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as opened:
+        opened.write(struct.pack("d", seconds))

@@ -7,30 +7,41 @@ import asyncio
 import json
 import random
 import sys
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from chaos.recording import RecordingEngine
 from chaos.taking_part import take_part
+from chaos.tasks import app
 from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.job import NewJob
+from ropeway.engines.capabilities import Capability
 from ropeway.engines.protocol import Engine
 from ropeway.settings import Settings
 
 #: After so long without an answer a producer gives up: the run is broken then, not the job lost.
 PATIENCE = 180.0
 
+#: What a task says of its jobs.
+DECLARED = ("max_attempts", "retry", "timeout")
+
+#: Tasks that not every engine can run, and what it takes.
+DEMANDING = {"chaos.effect": Capability.TRANSACTIONAL_COMPLETION}
+
 
 async def produce(asked: argparse.Namespace) -> int:
     from ropeway.engines.open import engine_for  # late: by now it makes engines that are recorded
 
     chance = random.Random(asked.seed)
-    kinds: dict[str, float] = json.loads(asked.kinds)
     settings = Settings.load({"url": asked.url, **({"token": asked.token} if asked.token else {})})
     engine = engine_for(settings)
     await _opened(engine)
+    kinds = possible(json.loads(asked.kinds), engine.capabilities)
+    fields = json.loads(asked.fields)
     try:
         waiting: set[asyncio.Task[None]] = set()
         for index in range(asked.jobs):
-            job = _job(chance, kinds, f"{asked.name}-{index}", json.loads(asked.fields))
+            job = _job(chance, kinds, f"{asked.name}-{index}", fields)
             task = asyncio.create_task(accepted(engine, job, chance))
             waiting.add(task)
             task.add_done_callback(waiting.discard)
@@ -44,17 +55,25 @@ async def produce(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _job(chance: random.Random, kinds: dict[str, float], key: str, fields: dict[str, object]) -> NewJob:
+def possible(kinds: Mapping[str, float], capabilities: Collection[Capability]) -> dict[str, float]:
+    """Those that the engine can run. A handler's own transaction takes PostgreSQL, and no server in between."""
+    return {
+        kind: weight for kind, weight in kinds.items() if kind not in DEMANDING or DEMANDING[kind] in capabilities
+    }
+
+
+def new_job(kind: str, key: str, payload: object = None, **options: Any) -> NewJob:
+    """A job of one of the tasks, as its declaration has it. `options` are fields that it has besides."""
+    spec = app.registry.get(kind)
+    declared = {name: value for name in DECLARED if (value := getattr(spec, name, None)) is not None}
+    body = json.dumps({} if payload is None else payload).encode()
+    return NewJob(kind, body, idempotency_key=key, **declared, **options)
+
+
+def _job(chance: random.Random, kinds: Mapping[str, float], key: str, fields: Mapping[str, object]) -> NewJob:
     (kind,) = chance.choices(list(kinds), list(kinds.values()))
-    options: dict[str, object] = {}
-    if chance.random() < 0.1:
-        options["delay"] = chance.uniform(0.2, 2.0)
-    if kind == "chaos.fail":
-        options["max_attempts"] = 3
-    elif kind == "chaos.flaky":
-        options["max_attempts"] = 10
-    payload = fields.get(kind, {})
-    return NewJob(kind, json.dumps(payload).encode(), idempotency_key=key, **options)  # type: ignore[arg-type]
+    late = {"delay": chance.uniform(0.2, 2.0)} if chance.random() < 0.1 else {}
+    return new_job(kind, key, fields.get(kind), **late)
 
 
 async def _opened(engine: Engine) -> None:

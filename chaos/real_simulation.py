@@ -17,7 +17,7 @@ import msgspec
 
 from chaos.checker import check
 from chaos.facts import gather
-from chaos.history import LineRecorder, Lines
+from chaos.history import LineRecorder, Lines, ticket_of
 from chaos.jumping import JumpingLoop, LoopClock, run_virtually
 from chaos.network import Network
 from chaos.recording import RecordingEngine
@@ -240,7 +240,7 @@ def tasks(world: RealWorld, worker: RealWorker) -> Ropeway:
     chance = world.chance
 
     def started(ctx: JobContext) -> None:
-        worker.recorder.write("start", "ok", job=str(ctx.job.id), attempt=ctx.attempt)
+        worker.recorder.write("start", "ok", job=str(ctx.job.id), attempt=ctx.attempt, token=ticket_of(ctx))
 
     @app.task(name="chaos.ok")
     async def ok(ctx: JobContext) -> None:

@@ -29,6 +29,9 @@ from ropeway.engines.protocol import (
 
 Answer = TypeVar("Answer")
 
+#: The engine that asks a server, and asks again by itself when an answer is lost.
+REMOTE = "remote"
+
 
 class Writes(Protocol):
     """What a recorder offers (`history.Recorder`, or the one in memory)."""
@@ -98,6 +101,7 @@ class RecordingEngine:
             lambda: self._engine.settle(settlements, tenant=tenant),
             lambda answers: {"answers": [_settled(answer) for answer in answers]},
             items=[[*_lease(each.lease), each.outcome.verb.value] for each in settlements],
+            **({"repeats": True} if self._engine.name == REMOTE else {}),
         )
 
     @asynccontextmanager

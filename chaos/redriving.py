@@ -9,7 +9,8 @@ from ropeway.core.query import JobFilter
 from ropeway.engines.open import engine_for
 from ropeway.settings import Settings
 
-STEP = 500
+#: So few at a time that it takes many steps, and a kill falls between two of them.
+STEP = 100
 
 
 async def redrive(url: str, queue: str) -> None:

@@ -17,6 +17,8 @@ from chaos.checker.timing import recovery_times, within
 from chaos.experiment import Experiment, Run, Size
 from chaos.facts import Facts, gather
 from chaos.figures import figures
+from chaos.idling import LOAD, LOAD_OVER, idle_faults
+from chaos.served import lives, served
 from chaos.snapshot import snapshot, together
 from chaos.stage import DRAIN_SECONDS, ROOT, START_SECONDS, RunBroken, Stage, effects_of, finished, staged
 
@@ -29,6 +31,11 @@ WARM_JOBS = 40
 TELL_EVERY = 10.0
 
 
+def folder_of(out: Path, experiment: str, engine: str, seed: int, size: str, jobs: int | None = None) -> Path:
+    """Where a run leaves its files. One of another size is another run: a small one leaves a full one alone."""
+    return out / f"{experiment}-{engine}-{seed}-{size if jobs is None else f'{jobs}jobs'}"
+
+
 async def run(
     experiment: Experiment, kind: str, *, seed: int, size: str, out: Path, say: Say, jobs: int | None = None
 ) -> dict[str, Any]:
@@ -36,31 +43,33 @@ async def run(
     asked = experiment.small if size == "small" else experiment.full
     if jobs is not None:
         asked = Size(jobs, max(1, asked.faults * jobs // asked.jobs))
-    folder = out / f"{experiment.id}-{kind}-{seed}"
+    folder = folder_of(out, experiment.id, kind, seed, size, jobs)
     if folder.exists():
         shutil.rmtree(folder)
     began = time.monotonic()
     disk = experiment.disk.get(kind.removeprefix("http-"))
     async with staged(kind, folder, seed, lease_seconds=experiment.lease_seconds, disk=disk) as stage:
         async with experiment.around(stage) as given:
-            done = Run(stage, asked, lambda: False, given)
+            done, servers = Run(stage, asked, lambda: False, given), lives(stage)
             await (_alone if experiment.alone else _play)(experiment, done, say)
-        state = await _state(stage, done)
+        state = {**await _state(stage, done), "served": await served(stage, servers)}
     (folder / "state.json").write_text(json.dumps(state))
     lines = history.read(folder / "histories")
     # Deaths and lost answers at fault points are told by those that they happened to.
     done.faults += sum(line["process"] == "faultpoint" for line in lines)
     facts = gather(lines, state)
-    violations = verdict(experiment, facts, done)
+    found = verdict(experiment, facts, done)
+    idle = 0 if experiment.alone else idle_faults(facts)
     told = figures(
         experiment,
         facts,
-        violations,
+        found,
         engine=kind,
         seed=seed,
         size=size,
         seconds=time.monotonic() - began,
-        faults=done.faults,
+        faults=max(0, done.faults - idle),
+        idle=idle,
         notes=done.notes,
         commit=commit(),
     )
@@ -69,11 +78,13 @@ async def run(
 
 
 def verdict(experiment: Experiment, facts: Facts, done: Run) -> list[Violation]:
-    """The safety rules, and what the experiment asks for besides."""
+    """What breaks the safety rules, and what the experiment asks for besides; also what it forgives."""
     found = check(facts)
     found += experiment.bar(facts, done)
     if experiment.recovery is not None:
-        found += within(recovery_times(facts), experiment.lease_seconds + experiment.recovery)
+        times = recovery_times(facts)
+        found += within(times.whole, experiment.lease_seconds + experiment.recovery, "a whole worker")
+        found += within(times.child, experiment.recovery, "a child under its supervisor")
     return found
 
 
@@ -94,12 +105,15 @@ async def _play(experiment: Experiment, run: Run, say: Say) -> None:
             )
             for number in range(2)
         ]
+    stage.nemesis.write("phase", "ok", name=LOAD)
     run.producing = lambda: any(producer.running for producer in producers)
     telling = asyncio.create_task(_tell(run, say))
     try:
         say(f"faults: {size.faults} on {size.jobs:,} jobs")
         faults = asyncio.ensure_future(experiment.faults(run))
         await finished(producers)
+        if producers:
+            stage.nemesis.write("phase", "ok", name=LOAD_OVER)
         await faults
     finally:
         telling.cancel()

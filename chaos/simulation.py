@@ -18,7 +18,7 @@ import msgspec
 
 from chaos.checker import Violation, check
 from chaos.facts import Facts, gather
-from chaos.history import LineRecorder, Lines
+from chaos.history import LineRecorder, Lines, token_hash
 from chaos.network import Network
 from chaos.recording import RecordingEngine
 from chaos.snapshot import snapshot
@@ -327,7 +327,7 @@ class Worker:
         if self._chance.random() < 0.03:
             await self._report(lease, Released())
             return
-        facts = {"job": str(lease.job_id), "attempt": lease.attempt}
+        facts = {"job": str(lease.job_id), "attempt": lease.attempt, "token": token_hash(lease.token)}
         self._recorder.write("start", "ok", **facts)
         quick = job.type in ("chaos.ok", "chaos.crash")
         await Sleep(self._chance.uniform(0.05, 1.0) if quick else self._chance.uniform(2.0, 7.0))

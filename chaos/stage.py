@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,11 +81,13 @@ class Member:
                 start_new_session=True,
             )
 
-    def started_with(self, env: Mapping[str, str]) -> None:
-        """End it, and start it anew with more variables."""
+    def started_with(self, env: Mapping[str, str], command: Sequence[str] | None = None) -> None:
+        """End it, and start it anew with more variables; with another command line if there is one."""
         kept = self.kept
         self.end()
         self._env |= env
+        if command is not None:
+            self._command = list(command)
         self.start()
         self.kept = kept
 
@@ -129,7 +132,7 @@ class Member:
 
 
 class Stage:
-    """One run. `url` is what producers and workers are given; `direct` is the store itself."""
+    """One run. `urls` are what producers and workers are given in turn; `direct` is the store itself."""
 
     def __init__(self, kind: str, folder: Path, seed: int, *, lease_seconds: float) -> None:
         self.kind = kind
@@ -146,12 +149,29 @@ class Stage:
         #: More variables for every worker of this run.
         self.worker_env: dict[str, str] = {}
         self.producer_env: dict[str, str] = {}
+        #: What every server was given besides (`serve_again`).
+        self.server_env: dict[str, str] = {}
         self.direct = ""
-        self.url = ""
+        self.urls: list[str] = []
         self.token = ""
+        #: How many of each kind were given one of `urls`.
+        self._placed: Counter[str] = Counter()
+        #: By name, where each server listens.
+        self._ports: dict[str, int] = {}
+        #: What the servers are led to: the store, or whatever stands before it.
+        self._target = ""
         self._engine: Engine | None = None
         self._afterwards: list[Callable[[], Awaitable[None]]] = []
         self._healing: list[Callable[[], None]] = []
+
+    @property
+    def url(self) -> str:
+        """The first way in. Setting it leaves everybody this one alone."""
+        return self.urls[0] if self.urls else ""
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self.urls = [url]
 
     @property
     def over_http(self) -> bool:
@@ -167,7 +187,8 @@ class Stage:
         self, name: str, *, concurrency: int = 4, processes: int = 1, url: str | None = None, **env: str
     ) -> Member:
         """A `ropeway worker`, started again whenever it has ended."""
-        command = ropeway("worker", TASKS, "--url", url or self.url, "--port", "-1", "--log-format", "json")
+        way = url or self._way_for("worker")
+        command = ropeway("worker", TASKS, "--url", way, "--port", "-1", "--log-format", "json")
         command += ["--concurrency", str(concurrency), "--processes", str(processes)]
         command += ["--lease-seconds", str(self.lease_seconds)]
         return self.add(name, command, kept=True, env={**self.worker_env, **env})
@@ -183,7 +204,8 @@ class Stage:
         url: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Member:
-        command = [sys.executable, "-m", "chaos.producing", "--url", url or self.url, "--name", name]
+        way = url or self._way_for("producer")
+        command = [sys.executable, "-m", "chaos.producing", "--url", way, "--name", name]
         command += ["--jobs", str(jobs), "--rate", str(rate), "--seed", str(self.chance.randrange(2**31))]
         command += ["--kinds", json.dumps(dict(kinds)), "--fields", json.dumps(dict(fields or {}))]
         if self.token:
@@ -203,6 +225,12 @@ class Stage:
             env["ROPEWAY_TOKEN"] = self.token
         return env
 
+    def _way_for(self, kind: str) -> str:
+        """One of `urls`, in turn for each kind of process: every server has workers and producers."""
+        place = self._placed[kind]
+        self._placed[kind] += 1
+        return self.urls[place % len(self.urls)]
+
     def named(self, prefix: str) -> list[Member]:
         return [member for member in self.members if member.name.startswith(prefix)]
 
@@ -213,6 +241,60 @@ class Stage:
                 if member.kept and not member.running:
                     member.start()
             await asyncio.sleep(0.1)
+
+    # ── the servers ──
+
+    @property
+    def servers(self) -> list[Member]:
+        """The API processes; none where the store is reached directly."""
+        return [member for member in self.members if member.name in self._ports]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where each server listens, whatever stands before it."""
+        return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
+
+    async def serve(self, target: str, ports: Sequence[int]) -> None:
+        """A `ropeway server` on each port, which all lead to the same store."""
+        self._target = target
+        self._ports = {f"api{number}": port for number, port in enumerate(ports)}
+        for name, port in self._ports.items():
+            # A memory that ended would be another one.
+            kept = self.store != "memory"
+            self.add(name, self._server_command(port), kept=kept, env={**SERVER_LIMITS, **self.server_env})
+        self.urls = self.addresses
+        await self.serving()
+
+    async def serve_again(self, *, target: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        """Start every server anew on its port: with another way to the store, with more variables, or both.
+
+        Nothing happens where there is none. It returns when all are ready.
+        """
+        self._target = target or self._target
+        self.server_env |= env or {}
+        for server in self.servers:
+            command = self._server_command(self._ports[server.name])
+            await asyncio.to_thread(server.started_with, self.server_env, command)
+        await self.serving()
+
+    def _server_command(self, port: int) -> list[str]:
+        command = ropeway("server", "--url", self._target, "--port", str(port), "--log-level", "WARNING")
+        return command if self.token else [*command, "--no-auth"]
+
+    async def serving(self) -> None:
+        """Until every server says that it is ready."""
+        for url in self.addresses:
+            await serving(self, url)
+
+    def kill_server(self) -> bool:
+        """`kill -9` one of the servers; it is started again. False: there is none that may die."""
+        mortal = [server for server in self.servers if server.kept and server.running]
+        if not mortal:
+            return False
+        server = self.chance.choice(mortal)
+        self.nemesis.write("fault", "ok", kind="server")
+        server.signal_all(signal.SIGKILL)
+        return True
 
     # ── what is in the store ──
 
@@ -365,30 +447,16 @@ async def _prepare(stage: Stage) -> None:
 
 
 async def _serve(stage: Stage) -> None:
-    """Two API processes where the store can be shared, one where it cannot; workers use the first."""
+    """Two API processes where the store can be shared, one where it cannot."""
+    if stage.store != "memory":
+        stage.token = json.loads(_key_for(stage))["token"]
     ports = [free_port() for _ in range(1 if stage.store == "memory" else 2)]
-    target = stage.direct or "memory://"
-    if stage.store == "memory":
-        token_options = ["--no-auth"]
-    else:
-        told = said(
-            stage,
-            "keys",
-            "create",
-            "chaos",
-            "--scope",
-            "enqueue,work,read,read:payload,admin",
-            "--url",
-            target,
-            "--json",
-        )
-        stage.token = json.loads(told)["token"]
-        token_options = []
-    for number, port in enumerate(ports):
-        command = ropeway("server", "--url", target, "--port", str(port), "--log-level", "WARNING", *token_options)
-        stage.add(f"api{number}", command, kept=stage.store != "memory", env=SERVER_LIMITS)
-    stage.url = f"http://127.0.0.1:{ports[0]}"
-    await serving(stage, stage.url)
+    await stage.serve(stage.direct or "memory://", ports)
+
+
+def _key_for(stage: Stage) -> str:
+    scopes = "enqueue,work,read,read:payload,admin"
+    return said(stage, "keys", "create", "chaos", "--scope", scopes, "--url", stage.direct, "--json")
 
 
 async def serving(stage: Stage, url: str) -> None:

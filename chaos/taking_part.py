@@ -28,8 +28,9 @@ def _recorder_of(pid: int) -> Recorder:
 os.register_at_fork(after_in_child=recorder.cache_clear)
 
 
+@functools.cache
 def take_part() -> None:
-    """Wrap every engine that this process makes."""
+    """Wrap every engine that this process makes; once, whoever asks for it."""
     from ropeway.engines import open as opening
 
     made = opening.engine_for

@@ -16,6 +16,7 @@ from chaos.canaries import Evidence
 #: Kinds of places.
 LOGS: Final = "logs"
 METRICS: Final = "metrics"
+TRACES: Final = "traces"
 REFUSALS: Final = "error bodies"
 EVENTS: Final = "events"
 ANSWERS: Final = "answers without payloads"

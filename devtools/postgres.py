@@ -269,6 +269,8 @@ class PrivatePostgres(PostgresServer):
             "dynamic_shared_memory_type": "mmap",
             **(settings or {}),
         }
+        #: More variables for the server, from its next start on.
+        self.environment: dict[str, str] = {}
         self._port = 0
         self._pid: int | None = None
         # Immediate: what is stopped for good is deleted, so nothing in it has to be written.
@@ -328,7 +330,7 @@ class PrivatePostgres(PostgresServer):
         self._pid = self._home.start(
             [self.bindir / "postgres", "-D", self._data, *_command_line(options)],
             log=self.log_file,
-            env=_clean_environment(),
+            env=_clean_environment() | self.environment,
         )
         try:
             wait_until(self._ready_or_dead, within=self._start_seconds)

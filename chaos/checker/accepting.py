@@ -56,14 +56,33 @@ def one_job_per_key(facts: Facts) -> list[Violation]:
 
 
 def conserved(facts: Facts) -> list[Violation]:
-    """C16: what the engine counts by state is what it holds."""
+    """C16: what the engine counts by state is what it holds and what was accepted; what servers count is too."""
+    return [*_counted_by_the_engine(facts), *_counted_by_servers(facts)]
+
+
+def _counted_by_the_engine(facts: Facts) -> list[Violation]:
     if facts.counts is None:
         return []
+    found = []
     held = Counter(final.state for final in facts.finals.values())
     counted = {state: number for state, number in facts.counts.items() if number}
-    if dict(held) == counted:
+    if dict(held) != counted:
+        found.append(Violation("C16", "-", f"the engine counts {counted} and holds {dict(held)}"))
+    accepted, more, total = len(facts.accepted), recovered(facts), sum(counted.values())
+    if accepted + more != total:
+        found.append(Violation("C16", "-", f"{accepted} accepted and {more} recovered jobs, {total} are counted"))
+    return found
+
+
+def _counted_by_servers(facts: Facts) -> list[Violation]:
+    """A server counts a job when it has stored it: those that a client was told of, and no more than there are."""
+    if facts.served is None:
         return []
-    return [Violation("C16", "-", f"the engine counts {counted} and holds {dict(held)}")]
+    told = len({each.id for each in facts.enqueues if each.id is not None and not each.deduplicated})
+    stored, there = facts.served["enqueued"], len(facts.finals.keys() | facts.accepted.keys())
+    if told <= stored <= there:
+        return []
+    return [Violation("C16", "-", f"servers count {stored} new jobs: {told} were told of, {there} are there")]
 
 
 def recovered(facts: Facts) -> int:

@@ -52,7 +52,13 @@ def effects_once(facts: Facts) -> list[Violation]:
         expected, there = int(final.state == State.SUCCEEDED), facts.effects.get(id, 0)
         if there != expected:
             found.append(Violation("C9", id, f"{there} effects of a job that is {final.state}"))
-    return found
+    gone = facts.effects.keys() - facts.finals.keys()
+    return found + [Violation("C9", id, f"{facts.effects[id]} effects of a job that is not there") for id in gone]
+
+
+def effects_looked_for(facts: Facts) -> int:
+    """How many jobs succeeded whose row C9 looks for."""
+    return sum(final.type == TRANSACTIONAL and final.state == State.SUCCEEDED for final in facts.finals.values())
 
 
 def succeeded_was_run(facts: Facts) -> list[Violation]:
@@ -93,9 +99,17 @@ def crash_limit_kept(facts: Facts) -> list[Violation]:
             back = sum(event.name == EventName.RECLAIMED for event in part)
             if back >= facts.crash_limit:
                 found.append(Violation("C19", id, f"was given out again after {back} deaths"))
-            for event in part:
-                if event.name == EventName.DLQ and event.data.get("reason") == DeadReason.CRASH_LIMIT:
-                    deaths = back + 1
-                    if deaths != facts.crash_limit:
-                        found.append(Violation("C19", id, f"dead by crash limit after {deaths} deaths"))
+            found += [Violation("C19", id, words) for words in _wrong_deaths(part, back + 1, facts.crash_limit)]
     return found
+
+
+def _wrong_deaths(part: Sequence[EventFact], deaths: int, limit: int) -> Iterator[str]:
+    """Ends by the death of a worker, the last of so many deaths, that say another reason than is due."""
+    for event in part:
+        reason = event.data.get("reason")
+        if event.name != EventName.DLQ or ("cause" not in event.data and reason != DeadReason.CRASH_LIMIT):
+            continue
+        if (reason == DeadReason.CRASH_LIMIT) != (deaths >= limit):
+            yield f"dead by {reason} after {deaths} deaths"
+        elif deaths > limit:
+            yield f"dead after {deaths} deaths"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from chaos.checker.ending import in_order
 from chaos.checker.violation import Violation
-from chaos.facts import Facts
+from chaos.facts import EventFact, Facts
 from ropeway.core.states import EventName, State
 
 #: The state that an event leaves a job in, where that is one state only.
@@ -29,13 +30,32 @@ def complete_and_in_order(facts: Facts) -> list[Violation]:
             continue
         if events[0].name != EventName.ENQUEUED:
             found.append(Violation("C11", id, f"its first event is {events[0].name}"))
-        if any(later.at < earlier.at for earlier, later in pairwise(events)):
+        if _disordered(facts, events):
             found.append(Violation("C11", id, "its events are not in the order of their times"))
         final = facts.finals.get(id)
         last = EventName(events[-1].name)
         if final is not None and final.state not in _STATE_AFTER.get(last, _WAITING):
             found.append(Violation("C11", id, f"is {final.state} and its last event is {last}"))
     return found + _follower(facts)
+
+
+def _disordered(facts: Facts, events: Sequence[EventFact]) -> int:
+    """How many events are older than the one before them."""
+    return sum(facts.when(later.at) < facts.when(earlier.at) for earlier, later in pairwise(events))
+
+
+def lost_and_disordered(facts: Facts) -> tuple[int, int]:
+    """Events that the log or a follower has not, and those that came before one that was to come first."""
+    lost = disordered = 0
+    for _, events in in_order(facts):
+        numbers = {event.seq for event in events}
+        lost += max(numbers) - len(numbers)
+        disordered += _disordered(facts, events)
+    if facts.seen is not None:
+        there = {(job, event.seq) for job, events in facts.events.items() for event in events}
+        lost += len(there - set(facts.seen))
+        disordered += sum("saw event" in violation.words for violation in _follower(facts))
+    return lost, disordered
 
 
 def _follower(facts: Facts) -> list[Violation]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from chaos.checker.ending import ENDS, generations, in_order
 from chaos.checker.violation import Violation
-from chaos.facts import Call, EventFact, Facts, Grant
-from ropeway.core.states import EventName
+from chaos.facts import DEADLY, OF_ONE_PROCESS, Call, EventFact, Facts, Fault, Grant
+from ropeway.core.states import DeadReason, EventName
 
 #: What lets a job be leased once more.
 CAUSES = frozenset(
@@ -19,6 +19,12 @@ REFUNDED = frozenset({EventName.SNOOZED, EventName.RELEASED})
 
 #: Seconds by which a clock that others share may differ from itself.
 WAVER = 0.005
+
+#: Faults that take nobody's lease: whoever loses one meanwhile has lost it for another reason.
+HARMLESS = frozenset({"clock", "deaf", "downstream", "elsewhere", "timeout"})
+
+#: A question for leases is done with after so many seconds, whether or not anybody hears of it.
+LATEST = 30.0
 
 
 def starts_have_leases(facts: Facts) -> list[Violation]:
@@ -97,6 +103,8 @@ def attempts_and_tokens(facts: Facts) -> list[Violation]:
             spent = _spent(part)
             if spent > final.max_attempts:
                 found.append(Violation("C6", id, f"{spent} attempts of {final.max_attempts}"))
+            elif spent < final.max_attempts and _given_up(part):
+                found.append(Violation("C6", id, f"given up after {spent} attempts of {final.max_attempts}"))
         if spent != final.attempts:
             found.append(Violation("C6", id, f"{spent} attempts were spent, {final.attempts} are counted"))
     for id, grants in facts.grants.items():
@@ -111,6 +119,11 @@ def attempts_and_tokens(facts: Facts) -> list[Violation]:
         if len({(grant.attempt, grant.token) for grant in grants}) != len({grant.attempt for grant in grants}):
             found.append(Violation("C6", id, "one attempt was given out twice"))
     return found
+
+
+def _given_up(part: list[EventFact]) -> bool:
+    """Whether the job is said to have no attempts left."""
+    return any(event.data.get("reason") == DeadReason.MAX_ATTEMPTS for event in part)
 
 
 def _spent(part: list[EventFact]) -> int:
@@ -130,12 +143,17 @@ def leases_do_not_overlap(facts: Facts) -> list[Violation]:
         for event in events:
             if event.data.get("cause") != "expired":
                 continue
-            at = event.at - facts.epoch
+            at = facts.when(event.at)
             for grant in facts.grants.get(id, ()):
                 early = _lasts_until(facts, grant, at) - at
-                if grant.attempt == event.attempt and early > WAVER:
+                if grant.attempt == event.attempt and early > WAVER and not _stepped_over(facts, grant, at):
                     found.append(Violation("C7", id, f"attempt {event.attempt} expired {early:.3f} s too early"))
     return found
+
+
+def _stepped_over(facts: Facts, grant: Grant, at: float) -> bool:
+    """Whether the engine's clock went forward in the lease's time: by that clock it was over."""
+    return any(forward and grant.asked <= step <= at + WAVER for step, forward in facts.directions)
 
 
 def _lasts_until(facts: Facts, grant: Grant, by: float) -> float:
@@ -150,7 +168,8 @@ def _lasts_until(facts: Facts, grant: Grant, by: float) -> float:
 
 
 def second_leases_have_causes(facts: Facts) -> list[Violation]:
-    """C8: between two leases of a job stands a reason; that a lease expired needs a fault that explains it."""
+    """C8: between two leases of a job stands a reason. That a lease expired needs a fault of whoever held it or
+    beat for it, or of all; that its process died needs its death."""
     found = []
     for id, events in in_order(facts):
         running = False
@@ -161,25 +180,75 @@ def second_leases_have_causes(facts: Facts) -> list[Violation]:
                 running = True
             elif event.name in CAUSES or event.name in ENDS:
                 running = False
-                if event.data.get("cause") == "expired" and not _explained(facts, id, event):
-                    found.append(
-                        Violation("C8", id, f"attempt {event.attempt} expired although nothing was wrong")
-                    )
+                if words := _unexplained(facts, id, event):
+                    found.append(Violation("C8", id, f"attempt {event.attempt} {words}"))
     return found
 
 
-def _explained(facts: Facts, id: str, expired: EventFact) -> bool:
-    """Whether a fault came between the lease and its expiry, or an answer did not: to the lease call or a beat."""
-    at = expired.at - facts.epoch
-    grant = next((g for g in facts.grants.get(id, ()) if g.attempt == expired.attempt), None)
+def _unexplained(facts: Facts, id: str, event: EventFact) -> str:
+    """What is strange about how an attempt was taken back; nothing if there is a reason for it."""
+    match event.data.get("cause"):
+        case "expired" if not _may_expire(facts, id, event):
+            return "expired although nothing was wrong with whoever held it"
+        case "crashed" if not _died(facts, id, event):
+            return "crashed although nobody died"
+        case _:
+            return ""
+
+
+def _may_expire(facts: Facts, id: str, expired: EventFact) -> bool:
+    """Whether a fault, or a beat without an answer, came between the last beat that was heard and the expiry; or
+    nobody ever heard of the lease."""
+    at = facts.when(expired.at)
+    grant = _grant(facts, id, expired.attempt)
     if grant is None:
-        return True
+        return bool(_askers(facts, id, expired.attempt))
+    heard = _lasts_until(facts, grant, at) - grant.seconds
     beats = facts.unanswered.get(grant.owner, []) + [
-        call.asked for call in facts.calls.get(id, ()) if call.verb == "heartbeat" and call.phase != "ok"
+        call.asked
+        for call in facts.calls.get(id, ())
+        if call.verb == "heartbeat" and call.token == grant.token and call.phase != "ok"
     ]
-    if any(grant.asked <= asked <= at for asked in beats):
+    if any(heard <= asked <= at for asked in beats):
         return True
-    return any(fault.at <= at and fault.until >= grant.asked for fault in facts.faults)
+    holders = {grant.pid} | facts.beaters.get(grant.owner, set())
+    return any(_excuses(fault, holders, heard, at) for fault in facts.faults)
+
+
+def _excuses(fault: Fault, holders: set[int], since: float, by: float) -> bool:
+    """Whether a fault kept these processes from being heard in that time."""
+    if fault.kind in HARMLESS or (fault.kind in OF_ONE_PROCESS and fault.pid not in holders):
+        return False
+    return fault.at <= by + WAVER and (fault.kind in DEADLY or fault.until >= since)
+
+
+def _died(facts: Facts, id: str, crashed: EventFact) -> bool:
+    """Whether a process that held or ran the attempt had been killed, or had killed itself, by then."""
+    at = facts.when(crashed.at)
+    holders = {start.pid for start in facts.starts.get(id, ()) if start.attempt == crashed.attempt}
+    holders |= holders_of(facts, id, crashed.attempt)
+    return any(fault.kind in DEADLY and fault.pid in holders and fault.at <= at + WAVER for fault in facts.faults)
+
+
+def holders_of(facts: Facts, id: str, attempt: int) -> set[int]:
+    """The process that was given an attempt; those that may have been, where nobody was told of it."""
+    grant = _grant(facts, id, attempt)
+    return _askers(facts, id, attempt) if grant is None else {grant.pid}
+
+
+def _grant(facts: Facts, id: str, attempt: int) -> Grant | None:
+    return next((grant for grant in facts.grants.get(id, ()) if grant.attempt == attempt), None)
+
+
+def _askers(facts: Facts, id: str, attempt: int) -> set[int]:
+    """Who may have been given an attempt that nobody was told of: those whose question was never answered."""
+    given = next(
+        (e.at for e in facts.events.get(id, ()) if e.name == EventName.STARTED and e.attempt == attempt), None
+    )
+    if given is None:
+        return set()
+    at = facts.when(given)
+    return {lost.pid for lost in facts.lost_leases if lost.asked - WAVER <= at <= lost.asked + LATEST}
 
 
 def duplicates(facts: Facts) -> tuple[int, int]:

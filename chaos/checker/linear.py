@@ -9,13 +9,13 @@ the log says that it did as often.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
 from chaos.checker.violation import Violation
-from chaos.facts import Call, Enqueue, Facts
-from chaos.history import FAIL, OK
+from chaos.facts import REFUSALS, Call, Enqueue, Facts
+from chaos.history import FAIL, INFO, OK
 from ropeway.core.states import TERMINAL_STATES, EventName, Verb
 
 #: Steps of a search after which it is given up, and the job counted as undecided.
@@ -101,6 +101,9 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
     ops += [Op(Verb.REDRIVE, began, inf, answer="queued")] * max(0, redriven - known_redrives)
     died = {event.attempt for event in events if event.name == EventName.DLQ and "cause" not in event.data}
     ops += [_called(call, died) for call in calls if call.phase != "fail"]
+    # It may be its own first try, whose answer was lost, that made the last one come too late.
+    too_late = [call for call in calls if call.repeats and (call.already or call.answer in REFUSALS)]
+    ops += [_called(replace(call, phase=INFO, ended=None, already=False), died) for call in too_late]
     return ops
 
 

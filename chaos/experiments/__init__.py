@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.experiment import Experiment
 from chaos.experiments import (
+    batches,
+    clocks,
     copies,
     databases,
     direct,
@@ -13,9 +15,12 @@ from chaos.experiments import (
     networks,
     pooling,
     power,
+    redrives,
     secrets,
+    standbys,
     surroundings,
     upgrades,
+    waking,
     workers,
 )
 
@@ -27,14 +32,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         networks,
         handlers,
         surroundings,
+        clocks,
+        batches,
         direct,
+        redrives,
         copies,
         failover,
+        standbys,
         memory,
         power,
         pooling,
         upgrades,
         secrets,
+        waking,
     )
     for each in room.EXPERIMENTS
 }

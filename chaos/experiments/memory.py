@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from chaos.checker import Violation
@@ -16,7 +14,9 @@ from chaos.experiment import Experiment, Run, Size
 from chaos.experiments.direct import leased_here
 from chaos.facts import Facts
 from chaos.history import Recorder
+from chaos.memory_groups import MemoryGroup, NoMemoryGroups, memory_group
 from chaos.recording import RecordingEngine
+from chaos.rude import rude
 from chaos.stage import RunBroken, Stage
 from ropeway.core.job import NewJob
 from ropeway.core.outcome import Done
@@ -28,58 +28,62 @@ LIMIT_MIB = 256
 CLIENTS = 64
 #: Seconds that a good request may take at the 99th percentile meanwhile.
 GOOD_SECONDS = 1.0
-
-_CGROUPS = Path("/sys/fs/cgroup/memory")
+#: A good request is made so often: 12,000 of them take ten minutes.
+GOOD_EVERY = 0.05
+#: Of the different rude requests so many have to be answered, or nobody knows what the server made of them.
+ANSWERED_SHARE = 0.8
 
 
 @asynccontextmanager
-async def little_memory(stage: Stage) -> AsyncIterator[Path]:
+async def little_memory(stage: Stage) -> AsyncIterator[MemoryGroup]:
     """The server's processes may hold so much memory together, and no more."""
-    group = _CGROUPS / f"ropeway-chaos-{os.getpid()}"
     try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(LIMIT_MIB * 2**20))
-    except OSError as error:
-        raise RunBroken(f"memory cannot be limited here: {error}") from None
-    try:
-        for member in stage.named("api"):
-            member.kept = False  # one that was killed for its memory stays dead, to be seen
-            (group / "cgroup.procs").write_text(str(member.process.pid))
-        yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            with contextlib.suppress(OSError):
-                (_CGROUPS / "cgroup.procs").write_text(pid)
-        with contextlib.suppress(OSError):
-            group.rmdir()
+        with memory_group("server", LIMIT_MIB) as group:
+            for member in stage.named("api"):
+                member.kept = False  # one that was killed for its memory stays dead, to be seen
+                group.add(member.process.pid)
+            yield group
+    except NoMemoryGroups as error:
+        raise RunBroken(str(error)) from None
 
 
-def rude(token: str) -> list[bytes]:
-    """Requests that a server has to bear: too large, too deep, never ending, half sent."""
-    head = (
-        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-        "Content-Type: application/json\r\n{length}\r\n"
-    )
+class Crowd:
+    """Many rude clients at once. Each makes one request after the other, and hears the beginning of the answer."""
 
-    def whole(path: str, body: bytes) -> bytes:
-        return head.format(path=path, token=token, length=f"Content-Length: {len(body)}\r\n").encode() + body
+    def __init__(self, run: Run, port: int, requests: Sequence[bytes]) -> None:
+        self._run = run
+        self._port = port
+        self._requests = requests
+        #: The requests, by place, that an answer came to, and how many answers said that the server had failed.
+        self.answered: set[int] = set()
+        self.failures = 0
+        self.over = asyncio.Event()
 
-    huge = b'{"type":"chaos.ok","payload":"' + b"x" * (2 * 2**20) + b'"}'
-    deep = b'{"type":"chaos.ok","payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    numbers = b'{"type":"chaos.ok","payload":[' + b",".join([b"1e131071"] * 100_000) + b"]}"
-    long_number = b'{"type":"chaos.ok","payload":' + b"9" * 500_000 + b"}"
-    batch = b'{"jobs":[' + b",".join([b'{"type":"a b","payload":"' + b"y" * 800 + b'"}'] * 1_000) + b"]}"
-    endless = head.format(path="/v1/jobs", token=token, length="Transfer-Encoding: chunked\r\n").encode()
-    endless += b"".join(b"10000\r\n" + b"z" * 65_536 + b"\r\n" for _ in range(40))
-    return [
-        whole("/v1/jobs", huge),
-        whole("/v1/jobs", deep),
-        whole("/v1/jobs", numbers),
-        whole("/v1/jobs", long_number),
-        whole("/v1/jobs/batch", batch),
-        endless,
-        whole("/v1/jobs", huge)[:900_000],
-    ]
+    async def client(self, first: int) -> None:
+        """Begins with another request than its neighbours do, so that each is made early."""
+        place = first
+        while not self.over.is_set():
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(10.0):
+                    self._heard(place, await self._answer_to(self._requests[place]))
+            self._run.faults += 1
+            place = self._run.stage.chance.randrange(len(self._requests))
+
+    async def _answer_to(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(request)
+            with contextlib.suppress(ConnectionError):  # it has heard enough, and may have said so
+                await writer.drain()
+            return await reader.read(4_096)
+        finally:
+            writer.transport.abort()
+
+    def _heard(self, place: int, answer: bytes) -> None:
+        if answer:
+            self.answered.add(place)
+        # 503 is what a server says that has too much to do.
+        self.failures += answer.startswith(b"HTTP/1.1 5") and not answer.startswith(b"HTTP/1.1 503")
 
 
 async def crowd(run: Run) -> None:
@@ -88,31 +92,22 @@ async def crowd(run: Run) -> None:
     port = urlsplit(stage.url).port
     assert port is not None
     requests = rude(stage.token)
-    over = asyncio.Event()
-
-    async def client() -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                async with asyncio.timeout(10.0):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    try:
-                        writer.write(stage.chance.choice(requests))
-                        await writer.drain()
-                        await reader.read(4_096)
-                    finally:
-                        writer.transport.abort()
-            run.faults += 1
-
-    stage.nemesis.write("fault", "ok", kind="crowd", until=time.monotonic() + 1e6)
-    clients = [asyncio.create_task(client()) for _ in range(CLIENTS)]
+    rude_ones = Crowd(run, port, requests)
+    began = time.monotonic()
+    clients = [
+        asyncio.create_task(rude_ones.client(number * len(requests) // CLIENTS)) for number in range(CLIENTS)
+    ]
     try:
         await _good_traffic(run)
     finally:
-        over.set()
+        rude_ones.over.set()
         await asyncio.gather(*clients)
+        stage.nemesis.write("fault", "ok", kind="crowd", began=began, until=time.monotonic())
+    run.notes["rude requests"] = len(requests)
+    run.notes["of them answered"] = len(rude_ones.answered)
+    run.notes["answers of a failed server"] = rude_ones.failures
     run.notes["processes ended"] = sum(not member.running for member in stage.named("api"))
-    peak = (run.given / "memory.max_usage_in_bytes").read_text()
-    run.notes["peak of the server, MiB"] = round(int(peak) / 2**20)
+    run.notes["peak of the server, MiB"] = run.given.peak_mib()
 
 
 async def _good_traffic(run: Run) -> None:
@@ -121,12 +116,13 @@ async def _good_traffic(run: Run) -> None:
     await remote.open()
     engine = RecordingEngine(remote, Recorder(stage.histories, "good"))
     times = []
+    begin = time.monotonic()
     try:
         for index in range(run.size.jobs):
+            await asyncio.sleep(begin + index * GOOD_EVERY - time.monotonic())
             began = time.monotonic()
             await engine.enqueue([NewJob("chaos.ok", idempotency_key=f"good-{index}")])
             times.append(time.monotonic() - began)
-            await asyncio.sleep(0.02)
     finally:
         await remote.close()
     run.notes["good requests p99, s"] = round(sorted(times)[int(0.99 * (len(times) - 1))], 3)
@@ -141,6 +137,14 @@ def borne(_facts: Facts, run: Run) -> list[Violation]:
         found.append(Violation("E19", "-", "a server did not survive"))
     if run.notes["good requests p99, s"] > GOOD_SECONDS:
         found.append(Violation("E19", "-", f"good requests took {run.notes['good requests p99, s']} s (p99)"))
+    if run.notes["answers of a failed server"]:
+        found.append(Violation("E19", "-", f"{run.notes['answers of a failed server']} answers were 5xx"))
+    if run.notes["of them answered"] < ANSWERED_SHARE * run.notes["rude requests"]:
+        found.append(
+            Violation(
+                "E19", "-", f"{run.notes['of them answered']} requests were answered: the run proves nothing"
+            )
+        )
     return found
 
 

@@ -1,7 +1,8 @@
-"""Everybody reaches PostgreSQL through PgBouncer in transaction mode, and the pooler is not reliable: E09.
+"""Everybody reaches PostgreSQL through a pooler of transactions that is not reliable: E09 and E09P.
 
 Nothing that lives in a session survives there: each transaction may get another backend. Wake-ups have a direct
-connection, as docs/operations.md asks for. The conformance suite behind the same pooler is in tests/engines.
+connection, as docs/operations.md asks for. E09 has PgBouncer, behind which tests/engines also runs the conformance
+suite; E09P has a pooler of our own, which needs nothing installed and gives every transaction another backend.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
@@ -23,10 +25,14 @@ from chaos.experiment import MIXED, Experiment, Run, Size
 from chaos.experiments.databases import back_in_time
 from chaos.facts import Facts
 from chaos.stage import RunBroken, Stage
+from chaos.swapping import SwapProxy
 from devtools.pgbouncer import PrivatePgBouncer, find_pgbouncer
 
 #: Backends for everybody: far fewer than there are connections to the pooler.
 BACKENDS: Final = 6
+
+#: Per cent of transactions that another backend has to do than the one before on that connection.
+SWAPPED: Final = 50.0
 
 #: Jobs per second that are asked for.
 RATE: Final = 120.0
@@ -55,13 +61,20 @@ async def unreliable_pooler(run: Run) -> None:
     """The pooler ends and comes back, is killed and comes back, or loses backends in the middle of their work."""
     bouncer: PrivatePgBouncer = run.given
     most = 0.0
-    while run.faults < run.size.faults:
-        await asyncio.sleep(run.stage.chance.uniform(4.0, 8.0))
+    while await _next_one(run):
         most = max(most, await asyncio.to_thread(_clients_per_backend, bouncer))
         fault = run.stage.chance.choice((_restarted, _killed, _without_backends, _without_backends))
         await fault(run.stage, bouncer)
         run.faults += 1
     run.notes["connections per backend"] = round(most, 1)
+
+
+async def _next_one(run: Run) -> bool:
+    """Whether there is to be another fault, after a while; not when the load is over."""
+    if run.faults >= run.size.faults:
+        return False
+    await asyncio.sleep(run.stage.chance.uniform(4.0, 8.0))
+    return run.producing()
 
 
 async def _restarted(stage: Stage, bouncer: PrivatePgBouncer) -> None:
@@ -82,8 +95,12 @@ async def _away(stage: Stage, bouncer: PrivatePgBouncer, kind: str) -> None:
 
 
 async def _without_backends(stage: Stage, bouncer: PrivatePgBouncer) -> None:
+    await _end_half(stage, await asyncio.to_thread(_backends, bouncer))
+
+
+async def _end_half(stage: Stage, backends: list[int]) -> None:
     """About half of the pool's sessions are ended by the server, whatever they are doing."""
-    pids = [pid for pid in await asyncio.to_thread(_backends, bouncer) if stage.chance.random() < 0.5]
+    pids = [pid for pid in backends if stage.chance.random() < 0.5]
     stage.nemesis.write("fault", "ok", kind="backends")
     connection = await asyncpg.connect(stage.direct)
     try:
@@ -117,15 +134,71 @@ def shared_and_back_in_time(facts: Facts, run: Run) -> list[Violation]:
     return found
 
 
+# ── E09P ──
+
+
+@asynccontextmanager
+async def behind_a_swapper(stage: Stage) -> AsyncIterator[SwapProxy]:
+    assert stage.server is not None
+    proxy = SwapProxy(stage.server.port, stage.chance, size=BACKENDS)
+    await proxy.open()
+    stage.afterwards(proxy.close)
+    address = urlsplit(stage.direct)
+    place = address.netloc.replace(str(address.port), str(proxy.port))
+    stage.url = f"{address._replace(netloc=place).geturl()}?pooled=1"
+    stage.worker_env["ROPEWAY_LISTEN_URL"] = stage.direct
+    yield proxy
+
+
+async def unreliable_swapper(run: Run) -> None:
+    """The pooler loses all of its connections, or some of its backends."""
+    stage, proxy = run.stage, run.given
+    most = 0.0
+    while await _next_one(run):
+        most = max(most, proxy.clients / max(1, len(proxy.backends)))
+        if stage.chance.random() < 0.5:
+            stage.nemesis.write("fault", "ok", kind="pooler restart")
+            proxy.cut()
+        else:
+            await _end_half(stage, proxy.backends)
+        run.faults += 1
+    run.notes["connections per backend"] = round(most, 1)
+    run.notes["transactions"] = proxy.transactions
+    run.notes["with another backend than before, %"] = round(100 * proxy.swaps / max(1, proxy.transactions), 1)
+
+
+def swapped_and_back_in_time(facts: Facts, run: Run) -> list[Violation]:
+    """As with PgBouncer; and most transactions did get another backend."""
+    return shared_and_back_in_time(facts, run) + swapped(run.notes["with another backend than before, %"])
+
+
+def swapped(share: float) -> list[Violation]:
+    if share >= SWAPPED:
+        return []
+    return [Violation("E09", "-", f"{share:g} % of transactions got another backend: the run proves nothing")]
+
+
 EXPERIMENTS = (
     Experiment(
         id="E09",
         title="behind a transaction pooler that restarts, dies and loses backends",
-        small=Size(8_000, 10),
-        full=Size(40_000, 60),
+        small=Size(10_000, 10),
+        full=Size(60_000, 60),
         faults=unreliable_pooler,
         bar=shared_and_back_in_time,
         around=behind_a_pooler,
+        engines=("postgres",),
+        kinds=MIXED,
+        rate=RATE,
+    ),
+    Experiment(
+        id="E09P",
+        title="behind a pooler that gives every transaction another backend, and loses some",
+        small=Size(6_000, 6),
+        full=Size(60_000, 60),
+        faults=unreliable_swapper,
+        bar=swapped_and_back_in_time,
+        around=behind_a_swapper,
         engines=("postgres",),
         kinds=MIXED,
         rate=RATE,

@@ -13,8 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
+import sqlite3
+import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,7 +36,7 @@ from chaos.facts import Facts
 from chaos.history import Recorder
 from chaos.producing import accepted
 from chaos.recording import RecordingEngine
-from chaos.stage import DRAIN_SECONDS, TASKS, RunBroken, Stage, python_path, ropeway, serving
+from chaos.stage import DRAIN_SECONDS, RunBroken, Stage, python_path, ropeway, serving
 from chaos.visiting import (
     ANSWERS,
     COMMANDS,
@@ -43,6 +47,7 @@ from chaos.visiting import (
     PAYLOADS,
     REFUSALS,
     STORE,
+    TRACES,
     Visitor,
     say_plainly,
     watching_processes,
@@ -61,12 +66,17 @@ ROLE: Final = "keeper"
 #: What each key may do.
 KEYS: Final = {"producer": "enqueue", "worker": "work", "reader": "read", "auditor": "read:payload"}
 
-EVERYWHERE: Final = frozenset({LOGS, METRICS, REFUSALS, EVENTS, ANSWERS, PAGES, COMMANDS, PAYLOADS, STORE})
+EVERYWHERE: Final = frozenset({LOGS, METRICS, TRACES, REFUSALS, EVENTS, ANSWERS, PAGES, COMMANDS, PAYLOADS, STORE})
+
+#: The tasks, in workers that trace their runs, and where the spans go.
+TRACED: Final = "chaos/traced.py"
+SPANS: Final = "spans.txt"
 
 
 @dataclass
 class Watched:
-    """The canaries of a run, and what was seen of it. `store` is the database's address with its password."""
+    """The canaries of a run, and what was seen of it. `store` is the store's address, with a password if it has
+    one."""
 
     store: str
     canaries: list[Canary]
@@ -86,20 +96,16 @@ class Watched:
 
 @asynccontextmanager
 async def with_canaries(stage: Stage) -> AsyncIterator[Watched]:
-    """The database asks a role for its password, and every secret is a canary."""
-    assert stage.server is not None
-    password, payload, planted, told = (word(stage.chance) for _ in range(4))
-    _ask_for_a_password(stage.server.folder / "data" / "pg_hba.conf")
-    connection = await asyncpg.connect(stage.direct)
-    try:
-        await connection.execute(f"CREATE ROLE {ROLE} SUPERUSER LOGIN PASSWORD '{password}'")
-        await connection.execute("SELECT pg_reload_conf()")
-    finally:
-        await connection.close()
+    """Every secret is a canary; a database asks for its password."""
+    payload, planted, told = (word(stage.chance) for _ in range(3))
     key = strange_key(stage)
     sentence = f"no answer from postgresql://app:{told}@db.example/app (password={told}) with {key}"
-    watched = Watched(with_password(stage.direct, password), [], payload, planted, sentence)
-    watched.hide("the database's password", password)
+    watched = Watched(stage.direct, [], payload, planted, sentence)
+    if stage.server is not None:
+        password = word(stage.chance)
+        await _protect(stage, password)
+        watched.store = with_password(stage.direct, password)
+        watched.hide("the database's password", password)
     watched.canaries += [
         Canary("a payload", payload.encode(), shown=frozenset({PAYLOADS, STORE})),
         Canary("the name of a queue", planted.encode(), shown=EVERYWHERE),
@@ -107,6 +113,18 @@ async def with_canaries(stage: Stage) -> AsyncIterator[Watched]:
     for name, secret in (("a password", told), ("a key", secret_of(key))):
         watched.hide(f"{name} in a handler's error", secret, EVENTS, ANSWERS, PAGES, PAYLOADS, STORE)
     yield watched
+
+
+async def _protect(stage: Stage, password: str) -> None:
+    """The database has a role with that password, and asks it for it."""
+    assert stage.server is not None
+    _ask_for_a_password(stage.server.folder / "data" / "pg_hba.conf")
+    connection = await asyncpg.connect(stage.direct)
+    try:
+        await connection.execute(f"CREATE ROLE {ROLE} SUPERUSER LOGIN PASSWORD '{password}'")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
 
 
 def _ask_for_a_password(rules: Path) -> None:
@@ -135,7 +153,6 @@ def with_password(url: str, password: str) -> str:
 async def under_watch(run: Run) -> None:
     """Everything that a deployment has, and everything that goes wrong there, while somebody looks on."""
     stage, watched = run.stage, run.given
-    assert stage.server is not None
     async with watching_processes(watched.evidence):
         await _start(stage, watched)
         await _work(run, watched)
@@ -157,7 +174,8 @@ async def _start(stage: Stage, watched: Watched) -> None:
         "api", ropeway(*words), kept=True, env={"ROPEWAY_URL": watched.store, "XDG_CONFIG_HOME": str(config)}
     )
     await serving(stage, watched.server)
-    (file,) = config.rglob("*.token")
+    # Beside SQLite's file, or among the user's own settings.
+    (file,) = stage.folder.rglob("*.token")
     _keep(watched, "admin", file.read_text().strip())
     async with Visitor(watched.server, Evidence(), ANSWERS, watched.tokens["admin"]) as admin:
         for name, scope in KEYS.items():
@@ -165,9 +183,10 @@ async def _start(stage: Stage, watched: Watched) -> None:
             _keep(watched, name, made.json()["token"])
     for name, url, token in (("direct", watched.store, ""), ("http", watched.server, watched.tokens["worker"])):
         watched.ports.append(free_port())
-        words = ("worker", TASKS, "--queues", f"default,{watched.planted}", "--port", str(watched.ports[-1]))
+        words = ("worker", TRACED, "--queues", f"default,{watched.planted}", "--port", str(watched.ports[-1]))
         words += ("--log-level", "DEBUG", "--log-format", "json", "--lease-seconds", str(stage.lease_seconds))
         env = {"ROPEWAY_URL": url, "ROPEWAY_TOKEN": token, "CHAOS_TOLD": watched.told}
+        env["CHAOS_TRACES"] = str(stage.folder / SPANS)
         stage.add(f"worker-{name}", ropeway(*words), kept=True, env=env)
 
 
@@ -177,7 +196,7 @@ def _keep(watched: Watched, name: str, token: str) -> None:
 
 
 async def _work(run: Run, watched: Watched) -> None:
-    """Jobs that go well, that fail, and whose payload does not fit; the database crashes meanwhile."""
+    """Jobs that go well, that fail, and whose payload does not fit; the database or the server crashes."""
     stage = run.stage
     producer = await _recorded(stage, watched, "producer")
     secret = json.dumps({"text": watched.payload}).encode()
@@ -195,12 +214,24 @@ async def _work(run: Run, watched: Watched) -> None:
         job = NewJob(kind, payload, queue=queue, idempotency_key=f"job-{index}", max_attempts=2)
         await accepted(producer, job, stage.chance)
         if index % every == every - 1 and run.faults < run.size.faults:
-            await nemesis.crash_database(stage)
+            await _crash(stage, watched)
             run.faults += 1
     await _work_by_hand(run, watched, producer)
     # What has not ended by then the checker names.
     with contextlib.suppress(RunBroken):
         await stage.until(lambda: _nothing_live(stage), "every job has ended", within=DRAIN_SECONDS)
+
+
+async def _crash(stage: Stage, watched: Watched) -> None:
+    """What others depend on ends without a word, and is there again."""
+    if stage.server is not None:
+        await nemesis.crash_database(stage)
+        return
+    (server,) = stage.named("api")
+    began = time.monotonic()
+    server.signal_all(signal.SIGKILL)
+    await serving(stage, watched.server)
+    stage.nemesis.write("fault", "ok", kind="server", began=began, until=time.monotonic())
 
 
 async def _work_by_hand(run: Run, watched: Watched, producer: RecordingEngine) -> None:
@@ -284,11 +315,13 @@ async def _wrong_starts(stage: Stage, watched: Watched) -> None:
     words = [word(stage.chance) for _ in range(7)]
     for each in words:
         watched.hide("a password or key of a wrong start", each)
-    address, http = urlsplit(stage.direct), urlsplit(watched.server)
+    # Where there is no database nobody answers there, which is wrong enough.
+    database = stage.direct if stage.server is not None else f"postgresql://{ROLE}@127.0.0.1:1/chaos"
+    address, http = urlsplit(database), urlsplit(watched.server)
     place = f"{address.hostname}:{address.port}{address.path}"
     migrate, jobs = ("migrate", "status"), ("jobs", "list")
     starts: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
-        (migrate, {"ROPEWAY_URL": with_password(stage.direct, words[0])}),
+        (migrate, {"ROPEWAY_URL": with_password(database, words[0])}),
         (migrate, {"ROPEWAY_URL": f"postgresql://{ROLE}:{words[1]}@127.0.0.1:1/chaos"}),
         # Signs that a password must not have in an address as they are.
         (migrate, {"ROPEWAY_URL": f"postgresql://{ROLE}:{words[2]}/x@{place}"}),
@@ -352,20 +385,36 @@ async def _some_id(stage: Stage) -> str:
 
 
 async def _read_what_is_left(stage: Stage, watched: Watched) -> None:
-    """Logs of all processes and of the database, histories, the event log row by row, and a dump of the store."""
-    assert stage.server is not None
+    """Logs of all processes and of the database, spans, histories, the event log row by row, the whole store."""
+    evidence = watched.evidence
     for path in (*stage.folder.glob("*.log"), *stage.histories.glob("*.jsonl")):
-        watched.evidence.add(LOGS, path.name, path.read_bytes())
-    watched.evidence.add(LOGS, "PostgreSQL's log", stage.server.log().encode())
+        evidence.add(LOGS, path.name, path.read_bytes())
+    evidence.add(TRACES, SPANS, (stage.folder / SPANS).read_bytes())
+    if stage.server is None:
+        await asyncio.to_thread(_read_file, stage, evidence)
+        return
+    evidence.add(LOGS, "PostgreSQL's log", stage.server.log().encode())
     connection = await asyncpg.connect(stage.direct)
     try:
         for row in await connection.fetch("SELECT e::text FROM ropeway.events e"):
-            watched.evidence.add(EVENTS, "a row of the event log", row[0].encode())
+            evidence.add(EVENTS, "a row of the event log", row[0].encode())
     finally:
         await connection.close()
     copied = stage.folder / "store.sql"
     await asyncio.to_thread(dump, stage.server, stage.direct, copied)
-    watched.evidence.add(STORE, copied.name, copied.read_bytes())
+    evidence.add(STORE, copied.name, copied.read_bytes())
+
+
+def _read_file(stage: Stage, evidence: Evidence) -> None:
+    """SQLite's file, with what is written beside it, and the rows of its event log."""
+    file = Path(stage.direct.removeprefix("sqlite:///"))
+    for path in (file, *file.parent.glob(f"{file.name}-*")):
+        # By another process: to close a file is to give up the locks that this one has on it.
+        evidence.add(STORE, path.name, subprocess.run(["cat", path], capture_output=True, check=True).stdout)
+    with closing(sqlite3.connect(file)) as store:
+        for row in store.execute("SELECT * FROM events"):
+            words = [value if isinstance(value, bytes) else str(value).encode() for value in row]
+            evidence.add(EVENTS, "a row of the event log", b"\0".join(words))
 
 
 def nothing_was_told(_facts: Facts, run: Run) -> list[Violation]:
@@ -386,7 +435,7 @@ EXPERIMENTS = (
         faults=under_watch,
         bar=nothing_was_told,
         around=with_canaries,
-        engines=("postgres",),
+        engines=("sqlite", "postgres"),
         alone=True,
     ),
 )

@@ -3,7 +3,10 @@
 What is covered: the code and the migrations of the last commit before the newest migration, as git has them,
 beside those of today; the newest migration alone; code that is rolled back after it. Today's version refuses a
 store which lacks a migration, and the run makes sure of it, so the order is: migrate, then the new version.
-Not covered: schemas that are rolled back, as there is no such command, and versions further apart.
+Beside it a store that nobody uses is migrated from nothing by somebody who is killed between two steps; the next
+one waits for the dead one's lock, goes on, and leaves what one who was not killed leaves.
+Not covered: schemas that are rolled back, as there is no such command, and versions further apart; SQLite, whose
+file is migrated in one transaction when it is opened, and refused by the version before from then on.
 
 Delays are told by PostgreSQL's own table of locks: it knows since when each waiter waits, and for whom. How long
 calls took is only noted, because on a small machine the start of a process delays them as well.
@@ -17,7 +20,7 @@ import json
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +31,8 @@ from chaos.calls import failed_share, longest_between, timed_calls
 from chaos.checker import Violation
 from chaos.earlier import newest_migration, version_before
 from chaos.experiment import MIXED, Experiment, Run, Size
+from chaos.experiments.copies import dump
+from chaos.experiments.networks import fault_points
 from chaos.facts import Facts
 from chaos.lockwaits import LockWaits
 from chaos.snapshot import snapshot
@@ -50,6 +55,7 @@ from ropeway.core.query import JobFilter
 from ropeway.core.states import LIVE_STATES
 from ropeway.engines.open import engine_for
 from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.postgres.migrating import LOCK_SECONDS
 from ropeway.settings import Settings
 
 #: Seconds that a call may wait for a lock because of the migration, and the share of calls that may fail.
@@ -59,10 +65,21 @@ FAILED_SHARE: Final = 0.001
 #: What the migration calls itself to the database.
 MIGRATING: Final = "ropeway-migrating"
 
+#: Where the migration that is killed dies, and how often it is tried: it must be neither the first thing it does
+#: nor the last.
+BETWEEN: Final = "migrate.between=kill:0.3"
+KILLS: Final = 5
+#: Seconds that the rest of it may take once the dead one's lock has run out.
+REST: Final = 20.0
+
 #: Jobs per second that are asked of each version.
 RATE: Final = 60.0
 #: Seconds of load before the migration begins.
 BEFORE: Final = 2.0
+
+#: Servers of the version before refuse keyed jobs whose task has a retry policy of its own. That is mended, and
+#: would be counted here as calls that fail.
+BY_HTTP: Final = {kind: weight for kind, weight in MIXED.items() if kind not in ("chaos.flaky", "chaos.fail")}
 
 SCOPES: Final = "enqueue,work,read,read:payload"
 
@@ -118,11 +135,11 @@ class Crew:
                 f"{self.name}-producer{number}-{place}",
                 jobs // 2,
                 RATE / 2,
-                MIXED,
+                kinds,
                 url=url,
                 env={"PYTHONPATH": self._recorded},
             )
-            for place, url in (("direct", self._store), ("http", self._server))
+            for place, url, kinds in (("direct", self._store, MIXED), ("http", self._server, BY_HTTP))
         ]
 
     async def leave(self) -> None:
@@ -148,10 +165,81 @@ async def upgrades(run: Run) -> None:
         store = stage.server.create_database(f"upgrade{cycle}")
         before = Crew(stage, f"before{cycle}", run.given.source, store)
         after = Crew(stage, f"after{cycle}", ROOT / "src", store)
-        await _upgrade(run, before, after, store)
+        async with _taken_up_again(run, await _killed_halfway(run, cycle), first):
+            await _upgrade(run, before, after, store)
         run.states.append(await snapshot(await stage.engine(), epoch=time.time() - time.monotonic()))
         run.faults += 1
     await stage.use(first)
+
+
+# ── a migration that is killed ──
+
+
+async def _killed_halfway(run: Run, cycle: int) -> str:
+    """A store of which a part of the migrations is applied, by somebody who died then."""
+    stage = run.stage
+    assert stage.server is not None
+    plain = {"PYTHONPATH": python_path(recorded=False)}
+    for attempt in range(KILLS):
+        name = f"halfway{cycle}x{attempt}"
+        store = stage.server.create_database(name)
+        command = ropeway("migrate", "up", "--url", store)
+        runner = stage.add(name, command, kept=False, env={**plain, **fault_points(stage, BETWEEN)})
+        await asyncio.to_thread(runner.process.wait, START_SECONDS)
+        if runner.process.returncode == -signal.SIGKILL and await _is_refused(store):
+            return store
+    raise RunBroken(f"no migration of {KILLS} was killed between two steps")
+
+
+async def _is_refused(store: str) -> bool:
+    """Whether some migrations are applied and some are not, and this version will not open the store."""
+    engine = PostgresEngine(store)
+    try:
+        status = await engine.migrations.status()
+        if not status.applied or not status.pending:
+            return False
+        try:
+            await engine.open()
+        except ConfigurationError:
+            return True
+        raise RunBroken(f"this version opens a store that lacks {len(status.pending)} migrations")
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def _taken_up_again(run: Run, halfway: str, whole: str) -> AsyncIterator[None]:
+    """Meanwhile somebody else migrates that store, as soon as the dead one's lock allows it."""
+    resuming = asyncio.create_task(_resume(run, halfway, whole))
+    try:
+        yield
+        await resuming
+    finally:
+        resuming.cancel()
+
+
+async def _resume(run: Run, halfway: str, whole: str) -> None:
+    began = time.monotonic()
+    await asyncio.to_thread(lambda: said(run.stage, "migrate", "up", "--url", halfway))
+    waited = time.monotonic() - began
+    one, other = [await asyncio.to_thread(_schema, run.stage, url) for url in (halfway, whole)]
+    notes = run.notes
+    notes["migrations killed between two steps"] = notes.get("migrations killed between two steps", 0) + 1
+    longest = max(waited, notes.get("end of one by the next, longest, s", 0.0))
+    notes["end of one by the next, longest, s"] = round(longest, 2)
+    notes["schemas that differ after one"] = notes.get("schemas that differ after one", 0) + (one != other)
+
+
+def _schema(stage: Stage, url: str) -> list[str]:
+    """What pg_dump says of Ropeway's schema, without words that it makes up each time and the run's own table."""
+    assert stage.server is not None
+    path = stage.folder / f"{url.rpartition('/')[2]}-schema.sql"
+    ours = ("--schema-only", "--schema", Settings().schema, "--exclude-table", "*.chaos_effects")
+    dump(stage.server, url, path, *ours)
+    return [line for line in path.read_text().splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
+
+
+# ── one cycle ──
 
 
 async def _upgrade(run: Run, before: Crew, after: Crew, store: str) -> None:
@@ -231,7 +319,7 @@ def went_smoothly(_facts: Facts, run: Run) -> list[Violation]:
     run.notes["longest call just before one, s"] = max(
         round(longest_between(calls, began - BEFORE, began), 3) for began, _ in run.given.migrations
     )
-    found = []
+    found = went_on(run.notes, run.size.faults)
     waited = run.notes["longest wait for a lock behind the migration, s"]
     blind = run.notes["longest time between two looks at locks, s"]
     # It may have gone on until just before the next look.
@@ -243,6 +331,21 @@ def went_smoothly(_facts: Facts, run: Run) -> list[Violation]:
         found.append(Violation("E26", "-", "the load was over before the migration: the run proves nothing"))
     if share >= FAILED_SHARE:
         found.append(Violation("E26", "-", f"{share:.2%} of all calls failed"))
+    return found
+
+
+def went_on(notes: Mapping[str, float], cycles: int) -> list[Violation]:
+    """Each migration that was killed was taken up by another, in time, and to the same end."""
+    found = []
+    killed = notes.get("migrations killed between two steps", 0)
+    if killed < cycles:
+        found.append(
+            Violation("E26", "-", f"{killed:g} of {cycles} were killed and taken up: the run proves nothing")
+        )
+    if different := notes.get("schemas that differ after one", 0):
+        found.append(Violation("E26", "-", f"{different:g} schemas differ after a migration that was killed"))
+    if (waited := notes.get("end of one by the next, longest, s", 0.0)) > LOCK_SECONDS + REST:
+        found.append(Violation("E26", "-", f"a migration that was killed kept the next one for {waited:g} s"))
     return found
 
 

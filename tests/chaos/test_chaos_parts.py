@@ -1,15 +1,14 @@
-"""The harness's own parts: histories, the proxy, the command, the report."""
+"""The harness's own parts: histories, the proxy, the command."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from pathlib import Path
 
 import pytest
 
-from chaos import history, report
+from chaos import history
 from chaos.command import main
 from chaos.experiments import EXPERIMENTS
 from chaos.facts import gather
@@ -141,59 +140,3 @@ def test_every_experiment_is_for_engines_that_there_are() -> None:
     for experiment in EXPERIMENTS.values():
         assert set(experiment.engines) <= set(ENGINES)
         assert experiment.small.jobs <= experiment.full.jobs
-
-
-def test_simulated_seeds_end_with_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--seeds", "2"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["seeds"] == 2
-    assert told["broken"] == []
-    assert told["jobs"] > 100
-
-
-# ── the report ──
-
-
-def _figures(**more: object) -> dict[str, object]:
-    usual: dict[str, object] = {
-        "experiment": "E01",
-        "title": "workers killed",
-        "engine": "http-sqlite",
-        "seed": 7,
-        "accepted": 6_000,
-        "faults": 300,
-        "harmful": True,
-        "lost": 0,
-        "unexpected": 0,
-        "duplicates_explained": 12,
-        "duplicates_unexplained": 0,
-        "stale_calls_sent": 5,
-        "stale_calls_accepted": 0,
-        "recovery": {"jobs": 12, "p50": 0.6, "p99": 4.1, "max": 4.4, "lease_seconds": 3.0},
-        "notes": {"pills": 20},
-        "violations": 0,
-        "told": [],
-    }
-    return usual | more
-
-
-def _reported(folder: Path, *runs: dict[str, object]) -> str:
-    for number, figures in enumerate(runs):
-        (folder / "runs" / str(number)).mkdir(parents=True)
-        (folder / "runs" / str(number) / "figures.json").write_text(json.dumps(figures))
-    return report.write(folder / "runs", folder / "RESULTS.md").read_text()
-
-
-def test_the_report_sums_up_by_store_and_prints_the_bound(tmp_path: Path) -> None:
-    harmless = _figures(experiment="E29", accepted=0, harmful=False, stale_calls_sent=0)
-    text = _reported(tmp_path, _figures(), _figures(engine="sqlite", seed=8), harmless)
-    assert "| sqlite | 3 | 12,000 | 600 | 0 | 0 | 0 | 0 of 10 | < 0.500% |" in text
-    assert "0.60 / 4.10 / 4.40 (lease 3)" in text
-    assert text.rstrip().endswith("None.")
-
-
-def test_the_report_names_what_was_broken(tmp_path: Path) -> None:
-    broken = _figures(lost=1, violations=1, told=["C1 job-1: was accepted and is gone"])
-    text = _reported(tmp_path, broken)
-    assert "| sqlite | 1 | 6,000 | 300 | 1 | 0 | 0 | 0 of 5 | - |" in text
-    assert "- E01 on http-sqlite, seed 7: C1 job-1: was accepted and is gone" in text

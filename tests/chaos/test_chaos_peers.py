@@ -201,7 +201,7 @@ def test_every_experiment_has_a_table() -> None:
 
 def test_without_runs_on_peers_the_report_is_silent_about_them(tmp_path: Path) -> None:
     assert table.section(tmp_path) == []
-    assert "E40" not in report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    assert "## The same faults on peers" not in report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
 
 
 def test_all_experiments_of_a_peer_are_planned_one_after_the_other() -> None:

@@ -19,6 +19,7 @@ from chaos.runner import run
         pytest.param("E29", "sqlite", 60, id="E29-sqlite"),
         pytest.param("E01", "sqlite", 600, marks=pytest.mark.slow, id="E01-sqlite"),
         pytest.param("E01", "http-postgres", 600, marks=pytest.mark.slow, id="E01-http-postgres"),
+        pytest.param("E01S", "http-sqlite", 600, marks=pytest.mark.slow, id="E01S-http-sqlite"),
         pytest.param("E02", "postgres", 400, marks=pytest.mark.slow, id="E02-postgres"),
         pytest.param("E04", "postgres", 1_200, marks=pytest.mark.slow, id="E04-postgres"),
         pytest.param("E29", "http-memory", 100, marks=pytest.mark.slow, id="E29-http-memory"),

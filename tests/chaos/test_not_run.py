@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from chaos import earlier
-from chaos.command import main
 from chaos.experiments import pooling
 from chaos.stage import RunBroken, Stage
 
@@ -26,14 +25,3 @@ def test_without_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(RunBroken, match="git log failed"):
         earlier.version_before(tmp_path)
-
-
-def test_what_is_not_run_ends_with_its_own_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RunBroken("the tool is missing")
-
-    monkeypatch.setattr("chaos.command.run", broken)
-    assert main(["run", "E09"]) == 2
-    assert "not run: the tool is missing" in capsys.readouterr().err

@@ -21,17 +21,32 @@ from typing import NamedTuple
 
 from ropeway.core.errors import ConfigurationError, Indeterminate
 
-#: Every point there is. A name that is not here is a mistake of whoever sets the variable.
+#: Every point there is. A name that is not here is a mistake of whoever sets the variable. (At `lease.received`
+#: `raise` would leave jobs with a worker that beats for them and does not know of them: no network does that.)
 POINTS = frozenset(
     {
+        # In the store's client, when all is written and not committed: any transaction of SQLite's, and those of
+        # PostgreSQL's that have several statements.
+        "commit.before",
+        # There too, about a commit; most of them before its caller is told.
         "enqueue.committed",
         "lease.committed",
         "settle.before",
         "settle.committed",
+        "beat.committed",
+        "end.committed",
+        "cancel.committed",
+        # In a worker, after the answer and before anything is done with it.
+        "lease.received",
+        "settle.answered",
+        # In upkeep, and in what takes many steps.
         "rescue.before",
         "rescue.committed",
-        "api.before_reply",
+        "expire.committed",
+        "redrive.between",
         "migrate.between",
+        # In a server, when all is done and nobody has been told.
+        "api.before_reply",
     }
 )
 

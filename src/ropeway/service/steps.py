@@ -10,6 +10,7 @@ import msgspec
 from ropeway.core.errors import EngineError
 from ropeway.core.query import JobFilter
 from ropeway.engines.protocol import Engine
+from ropeway.runtime.faultpoints import fault
 
 #: Jobs that one step takes, unless it is told otherwise.
 STEP = 1_000
@@ -58,6 +59,7 @@ async def redrive_in_steps(
 
     async def step(most: int) -> Stepped:
         report = await engine.redrive_where(where, limit=most, by=by, tenant=tenant)
+        fault("redrive.between")
         # A step that moved nothing would go on for ever.
         return Stepped(len(report.retried), more=report.more and bool(report.retried))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ropeway.engines.protocol import Engine
 from ropeway.observability.logs import Logger
+from ropeway.runtime.faultpoints import fault
 from ropeway.upkeep.telling import tell_sweep
 
 
@@ -18,5 +19,6 @@ class Expirer:
     async def run_once(self) -> bool:
         """True when there may be more."""
         expired = await self._engine.expire(limit=self._batch)
+        fault("expire.committed")
         tell_sweep(self._log, self.name, expired=len(expired))
         return len(expired) >= self._batch

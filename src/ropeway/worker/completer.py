@@ -15,6 +15,7 @@ from ropeway.engines.protocol import Settled, Settlement
 from ropeway.observability import names
 from ropeway.observability.logs import gathered, logger
 from ropeway.runtime.backoff import Backoff
+from ropeway.runtime.faultpoints import fault
 from ropeway.worker.run import Run, StopReason
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Completer:
         while True:
             try:
                 answers = await self._engine.settle(batch, tenant=self._tenant)
+                fault("settle.answered")
             except EngineError as error:
                 self._outage.failed("settle", error)
                 await asyncio.sleep(backoff.next())

@@ -14,6 +14,7 @@ from ropeway.engines.protocol import LeaseBatch, Leased, Settlement, Subscriptio
 from ropeway.observability import names
 from ropeway.observability.logs import logger
 from ropeway.runtime.backoff import Backoff
+from ropeway.runtime.faultpoints import fault
 
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine
@@ -194,6 +195,7 @@ class Fetcher:
             )
         finally:
             self._claiming = False
+        fault("lease.received")
         self._ledger.claimed(time.monotonic())
         if self._woken and not batch.leases:
             self._tally.rejected(1)

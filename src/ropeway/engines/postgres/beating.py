@@ -20,6 +20,7 @@ from ropeway.engines.protocol import (
     Beat,
     Rescued,
 )
+from ropeway.runtime.faultpoints import fault
 
 
 class PostgresBeating(PostgresOutcomes):
@@ -68,6 +69,7 @@ class PostgresBeating(PostgresOutcomes):
         except RopewayError:
             self.grants.keep(ended)
             raise
+        fault("beat.committed")
         if not rows:
             return None
         for row in rows:
@@ -88,4 +90,6 @@ class PostgresBeating(PostgresOutcomes):
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         grants = (tenant, owner, list(keep))
-        return await take_back(self, "owned_grants", grants, started, lost, sys.maxsize, channel=self.acts)
+        taken = await take_back(self, "owned_grants", grants, started, lost, sys.maxsize, channel=self.acts)
+        fault("end.committed")
+        return taken

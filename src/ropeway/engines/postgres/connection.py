@@ -16,6 +16,7 @@ import asyncpg
 import msgspec
 
 from ropeway.core.errors import ConfigurationError, EngineError, Indeterminate, Unavailable
+from ropeway.runtime.faultpoints import fault
 
 CONNECT_TIMEOUT = 5.0
 STATEMENT_TIMEOUT = 30.0
@@ -200,6 +201,7 @@ class Channel:
             if self._carried is not None:
                 await connection.execute(self._carried)
             yield
+            fault("commit.before")
 
     async def close(self) -> None:
         self._closed = True

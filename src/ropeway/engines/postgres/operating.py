@@ -21,6 +21,7 @@ from ropeway.engines.postgres.rows import stored_settings
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Changed
 from ropeway.engines.settling import after_write
+from ropeway.runtime.faultpoints import fault
 
 #: Jobs redriven per transaction: a long redrive is many short transactions, so a kill in the middle loses none.
 REDRIVE_STEP = 500
@@ -31,6 +32,7 @@ class PostgresOperating(PostgresStore):
         rows = await self.with_partitions(
             lambda: self.acts.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
         )
+        fault("cancel.committed")
         unchanged = [id for id, row in zip(ids, rows, strict=True) if not row["before"]]
         states = await after_write(self._states(tenant, unchanged))
         return [
@@ -88,6 +90,7 @@ class PostgresOperating(PostgresStore):
             redriving = self._redrive(step, by, tenant)
             done = await (after_write(redriving) if retried else redriving)
             retried += [id for id, row in zip(step, done, strict=True) if row["before"]]
+            fault("redrive.between")
         return RedriveReport(matched, retried, more=matched > limit)
 
     async def reschedule(

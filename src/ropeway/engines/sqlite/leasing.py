@@ -97,7 +97,9 @@ class SqliteLeasing(SqliteSettling):
         return await self.write(_beat_each, (tenant, leases, lease_seconds), len(leases)) if leases else []
 
     async def heartbeat_owner(self, owner: UUID, *, tenant: str = DEFAULT_TENANT) -> Beat | None:
-        return await self.write(_beat_owner, (tenant, owner))
+        beat = await self.write(_beat_owner, (tenant, owner))
+        fault("beat.committed")
+        return beat
 
     async def end_grants(
         self,
@@ -119,7 +121,9 @@ class SqliteLeasing(SqliteSettling):
                 for rescued in take_back(tx, token, started, lost, self.rules.decisions)
             ]
 
-        return await self.write(one_by_one(end), None)
+        taken = await self.write(one_by_one(end), None)
+        fault("end.committed")
+        return taken
 
 
 def _lease(tx: Transaction, call: LeaseCall) -> Claimed:

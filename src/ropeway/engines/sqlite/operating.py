@@ -23,6 +23,7 @@ from ropeway.engines.sqlite.rows import micros, seconds, state_of, text
 from ropeway.engines.sqlite.store import SqliteStore
 from ropeway.engines.sqlite.transitions import write_event
 from ropeway.engines.sqlite.writer import Transaction, one_by_one
+from ropeway.runtime.faultpoints import fault
 from ropeway.runtime.ids import uuid_from_bytes
 
 SQL = statements("ropeway.engines.sqlite", "sql/operating.sql")
@@ -59,7 +60,9 @@ OnJob = Callable[[Transaction, Target, State], Changed | RopewayError]
 
 class SqliteOperating(SqliteStore):
     async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
-        return await self._each(tenant, ids, _cancel)
+        changed = await self._each(tenant, ids, _cancel)
+        fault("cancel.committed")
+        return changed
 
     async def redrive(
         self, ids: Sequence[UUID], *, by: str | None = None, tenant: str = DEFAULT_TENANT

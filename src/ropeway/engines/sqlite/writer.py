@@ -26,6 +26,7 @@ from ropeway.engines.sqlite.rows import micros
 from ropeway.engines.sqlite.signalling import Lane
 from ropeway.engines.sqlite.turnstile import Turnstile
 from ropeway.runtime.clock import Clock
+from ropeway.runtime.faultpoints import fault
 
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
@@ -173,6 +174,7 @@ class Writer:
                     together = list(group)
                     told = verb(tx, [call.asked for call in together])
                     answers += [(call.future, answer) for call, answer in zip(together, told, strict=True)]
+                fault("commit.before")
             except BaseException:
                 self._roll_back()
                 raise
