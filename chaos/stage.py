@@ -393,7 +393,7 @@ async def staged(
     stage = Stage(kind, folder, seed, lease_seconds=lease_seconds)
     async with contextlib.AsyncExitStack() as stack:
         if disk is not None:
-            stage.disk = stack.enter_context(_small_disk(stage.folder / "disk", disk))
+            stage.disk = stack.enter_context(_small_disk(disk))
         if stage.store == "postgres":
             stage.server = await asyncio.to_thread(_postgres, stage.disk, pg_settings)
             stack.callback(stage.server.close)
@@ -411,19 +411,35 @@ async def staged(
 def _postgres(disk: Path | None, settings: Mapping[str, object] | None) -> PrivatePostgres:
     if disk is None:
         return PrivatePostgres(shared_buffers="128MB", settings=settings)
-    before, tempfile.tempdir = tempfile.tempdir, str(disk)
-    try:
-        # Its log of changes must leave room for what is stored.
-        small = {"max_wal_size": "64MB", "min_wal_size": "32MB"}
-        return PrivatePostgres(shared_buffers="32MB", settings={**small, **(settings or {})})
-    finally:
-        tempfile.tempdir = before
+    # Its log of changes must leave room for what is stored.
+    small = {"max_wal_size": "64MB", "min_wal_size": "32MB"}
+    with _temporary_folders_in(disk):
+        server = PrivatePostgres(shared_buffers="32MB", settings={**small, **(settings or {})})
+    if not server.folder.is_relative_to(disk):
+        server.close()
+        raise RunBroken(f"PostgreSQL cannot be on the small disk: its user does not reach {disk}")
+    return server
 
 
 @contextlib.contextmanager
-def _small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system in memory; it takes root."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _temporary_folders_in(folder: Path) -> Iterator[None]:
+    """By the environment: what makes the server's folder is a process of its own."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+
+
+@contextlib.contextmanager
+def _small_disk(size: str) -> Iterator[Path]:
+    """A file system in memory; it takes root. Its path is short and open to all: a server's socket is in it."""
+    folder = Path(tempfile.mkdtemp(prefix="ropeway-disk-"))
+    folder.chmod(0o755)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0777", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -432,6 +448,7 @@ def _small_disk(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=False)
+        folder.rmdir()
 
 
 async def _prepare(stage: Stage) -> None:
