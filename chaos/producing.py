@@ -13,7 +13,7 @@ from typing import Any
 from chaos.recording import RecordingEngine
 from chaos.taking_part import take_part
 from chaos.tasks import app
-from ropeway.core.errors import EngineError, RopewayError
+from ropeway.core.errors import EngineError, KeyInFlight, RopewayError
 from ropeway.core.job import NewJob
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.protocol import Engine
@@ -38,21 +38,30 @@ async def produce(asked: argparse.Namespace) -> int:
     await _opened(engine)
     kinds = possible(json.loads(asked.kinds), engine.capabilities)
     fields = json.loads(asked.fields)
+    waiting: set[asyncio.Task[None]] = set()
     try:
-        waiting: set[asyncio.Task[None]] = set()
         for index in range(asked.jobs):
             job = _job(chance, kinds, f"{asked.name}-{index}", fields)
-            task = asyncio.create_task(accepted(engine, job, chance))
-            waiting.add(task)
-            task.add_done_callback(waiting.discard)
+            waiting.add(asyncio.create_task(accepted(engine, job, chance)))
             await asyncio.sleep(chance.expovariate(asked.rate))
-            while len(waiting) > asked.in_flight:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if waiting:
-            await asyncio.wait(waiting)
+            await _fewer(waiting, asked.in_flight)
+        await _fewer(waiting, 0)
     finally:
         await engine.close()
     return 0
+
+
+async def _fewer(waiting: set[asyncio.Task[None]], most: int) -> None:
+    """Wait until no more than `most` are left. What one of them raises is raised here: a job that is refused would
+    otherwise be missing from the run, and nobody would know."""
+    for task in [task for task in waiting if task.done()]:
+        waiting.discard(task)
+        task.result()
+    while len(waiting) > most:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            waiting.discard(task)
+            task.result()
 
 
 def possible(kinds: Mapping[str, float], capabilities: Collection[Capability]) -> dict[str, float]:
@@ -98,7 +107,8 @@ async def accepted(engine: Engine | RecordingEngine, job: NewJob, chance: random
         try:
             async with asyncio.timeout(10.0):
                 await engine.enqueue([job])
-        except (TimeoutError, EngineError):
+        except (TimeoutError, EngineError, KeyInFlight):
+            # (An earlier try of this key may still wait for its commit.)
             if loop.time() > until:
                 raise
             await asyncio.sleep(chance.uniform(0.05, 0.3))

@@ -65,7 +65,7 @@ def port_of(url: str) -> int:
 
 #: The request arrives and its answer does not: the first one on a line, or one of the next. An answer has some
 #: hundred bytes for each job in it.
-LOST_REPLIES: Final = (Trouble(after=0), Trouble(after=1_500), Trouble(after=4_000), Trouble(after=8_000))
+LOST_REPLIES: Final = (Trouble(after=0), Trouble(after=600), Trouble(after=2_000), Trouble(after=4_000))
 
 #: A quarter, so that a fifth is sure to be lost.
 FORGETFUL: Final = "enqueue.committed=raise:0.25"
