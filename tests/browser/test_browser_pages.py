@@ -155,7 +155,7 @@ def test_everybody_can_read_what_comes_after_a_click(filled: Furnished, tabs: Ta
     expect(page.locator("[data-pulse]")).to_have_text("live")
     (id,) = filled.house.enqueue(NewJob("event.job", queue="quiet", delay=600))
     filled.house.on_engine(lambda engine: engine.cancel([id]))
-    expect(page.locator("tr[id^=event-]")).to_have_count(2)
+    expect(page.locator("tr[id^=event-]").filter(has=page.locator(f'a[href$="/{id}"]'))).to_have_count(2)
     found |= unreadable(page, "events", whole=True)
     assert found == {}
 
