@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from ropeway.core.states import State
+from ropeway.engines.open import engine_for
+from ropeway.engines.protocol import Engine
 from ropeway.runtime.backoff import Backoff
-from ropeway.worker import nursery
+from ropeway.settings import Settings
+from ropeway.worker import nursery, supervisor
 from ropeway.worker.family import Child
 from ropeway.worker.options import WorkerOptions
 from ropeway.worker.supervisor import Supervisor
@@ -86,6 +89,35 @@ async def test_a_start_that_the_system_refuses_is_tried_again(
         assert refusals == 0
         parent.stop()
         assert await asyncio.wait_for(running, 20) == 0
+
+
+@pytest.mark.usefixtures("environment")
+async def test_no_child_claims_before_its_parent_beats(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, facts: Facts
+) -> None:
+    """A lease that nobody extends would end while its job runs."""
+    connected = asyncio.Event()
+
+    def slow_to_open(settings: Settings) -> Engine:
+        engine = engine_for(settings)
+        at_once = engine.open
+
+        async def when_told() -> None:
+            await connected.wait()
+            await at_once()
+
+        monkeypatch.setattr(engine, "open", when_told)
+        return engine
+
+    monkeypatch.setattr(supervisor, "engine_for", slow_to_open)
+    async with opened(sqlite_url) as store, supervised(sqlite_url) as (parent, running):
+        (id,) = await store.add("noop")
+        await until(lambda: running.done() or bool(facts.notes("lifespan-entered")), "the child has all it needs")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(until(lambda: bool(ready(parent)), "it claims"), 0.5)
+        assert (await store.job(id)).state is State.QUEUED
+        connected.set()
+        await store.reach([id], State.SUCCEEDED)
 
 
 BREAKABLE_APP = """
@@ -162,16 +194,20 @@ async def test_a_child_without_an_engine_does_not_outlive_its_parent(start_worke
 
 
 @pytest.mark.usefixtures("environment")
-async def test_an_error_of_the_parent_gives_back_what_its_children_hold(sqlite_url: str, facts: Facts) -> None:
-    @asynccontextmanager
-    async def breaks(*_: Any) -> AsyncIterator[None]:
-        await until(lambda: len(facts.notes("started")) == 2, "the child has claimed")
-        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-        yield
+async def test_an_error_of_the_parent_gives_back_what_its_children_hold(
+    sqlite_url: str, facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_house = Supervisor._open_house
 
+    async def breaks(*arguments: Any) -> None:
+        await open_house(*arguments)
+        await until(lambda: len(facts.notes("started")) == 2, "the child has claimed")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Supervisor, "_open_house", breaks)
     async with opened(sqlite_url) as store:
         ids = await store.add("wait", gate="never") + await store.add("clings", gate="never")
-        async with supervised(sqlite_url, chores=breaks) as (_, running):
+        async with supervised(sqlite_url) as (_, running):
             await asyncio.wait([running], timeout=20)
             assert isinstance(running.exception(), OSError)
         for job in await store.jobs(ids):

@@ -16,7 +16,7 @@ from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done
 from ropeway.core.states import EventName, State
 from ropeway.engines.memory import MemoryEngine
-from ropeway.engines.protocol import Settlement
+from ropeway.engines.protocol import Settlement, WorkerRef
 from tests.worker.inside import NEVER, stored, working
 from tests.worker.kit import Store, until
 
@@ -212,3 +212,28 @@ async def test_what_was_lost_in_a_pause_is_stopped_when_the_engine_answers_again
         inside.worker.recheck_soon()
         await waiting.tells("stopped", "a", 1)
         assert engine.refusals == 0
+
+
+async def test_a_job_that_the_store_believes_here_and_is_not_is_given_back(url: str) -> None:
+    """As after a failover that lost an acknowledgement: this process's own heartbeats would hold it for ever."""
+    waiting = Waiting()
+    async with (
+        stored(url) as store,
+        working(waiting.app, store.engine, lease_seconds=1.0, poll_seconds=0.05) as inside,
+    ):
+        (mine,) = await store.add("waits", who="mine")
+        await waiting.tells("started", "mine", 1)
+        await store.engine.pause("default")
+        (gone,) = await store.add("waits", who="gone")
+        inside.worker.quiet(True)
+        await store.engine.resume("default")
+        worker = WorkerRef("the same", inside._owner)
+        (leased,) = (await store.engine.lease(["default"], 1, worker, lease_seconds=600.0)).leases
+        assert leased.job.id == gone
+        inside.worker.quiet(False)
+        waiting.open["gone", 1] = waiting.open["gone", 2] = asyncio.Event()
+        waiting.open["gone", 1].set()
+        await store.reach([gone], State.SUCCEEDED)
+        assert await store.outcomes(gone) == ["released", "succeeded"]
+        job = await store.job(mine)
+        assert (job.state, job.attempts) == (State.RUNNING, 1)

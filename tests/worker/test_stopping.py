@@ -160,10 +160,9 @@ async def test_a_child_that_is_told_to_stop_is_replaced(url: str, start_worker: 
         assert not worker.lines("child_died")
 
 
-async def test_sigterm_before_the_parent_is_connected_leaves_nothing_behind(
+async def test_sigterm_as_soon_as_something_runs_leaves_nothing_behind(
     postgres_url: str, start_worker: StartWorker, facts: Facts
 ) -> None:
-    """Children may be quicker than their parent; what they claimed is given back all the same."""
     async with opened(postgres_url) as store:
         ids = await store.add("wait", 3, gate="never")
         worker = start_worker("-c", "3", "--drain-seconds", "1", "--lease-seconds", "600", url=postgres_url)

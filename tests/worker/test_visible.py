@@ -95,7 +95,7 @@ async def test_the_log_is_json_with_the_promised_events(url: str, start_worker: 
         assert done["duration_ms"] >= 0
         await worker.says("job_failed", job_id=str(late), level="warning", error="retry: not yet", **common)
         await worker.says("job_dead", job_id=str(bad), level="error", type="calls_exit", **common)
-        # A child may be quicker than its parent.
+        # A child may claim before its parent has said this.
         await worker.says("worker_started")
         worker.signal(signal.SIGTERM)
         assert await worker.exit_code() == 0

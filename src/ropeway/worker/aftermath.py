@@ -12,7 +12,7 @@ from ropeway.core.errors import EngineError
 from ropeway.core.states import State
 from ropeway.observability import names
 from ropeway.runtime.backoff import Backoff
-from ropeway.runtime.service import Outage, patiently, wait_for
+from ropeway.runtime.service import Outage, patiently
 
 if TYPE_CHECKING:
     from ropeway.engines.protocol import Engine, Rescued
@@ -53,14 +53,11 @@ class Aftermath:
 
         Once a lease has passed the engine takes them back by itself.
         """
-        over = asyncio.Event()
-        asyncio.get_running_loop().call_later(self.options.lease_seconds, over.set)
-        while self.engine is None and child.ready and not over.is_set():
-            # It was quicker than the parent's own connection, and may have claimed.
-            await wait_for(over, 0.05)
         engine = self.engine
         if engine is None:
-            return
+            return  # no child claims before the parent can beat for it
+        over = asyncio.Event()
+        asyncio.get_running_loop().call_later(self.options.lease_seconds, over.set)
 
         async def end() -> None:
             rescued = await engine.end_grants(

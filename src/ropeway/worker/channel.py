@@ -24,6 +24,10 @@ class Begin(msgspec.Struct, tag="begin"):
     owner: UUID
 
 
+class Kept(msgspec.Struct, tag="kept"):
+    """From now on the parent beats for this child: it may claim."""
+
+
 class Revoked(msgspec.Struct, tag="revoked"):
     """These jobs are no longer this child's: stop them, write nothing."""
 
@@ -79,5 +83,5 @@ class Retiring(msgspec.Struct, tag="retiring"):
     reason: str
 
 
-ToChild = Begin | Revoked | Recheck | Quiet | Stop
+ToChild = Begin | Kept | Revoked | Recheck | Quiet | Stop
 ToParent = Hello | Refused | Ready | Told | Retiring

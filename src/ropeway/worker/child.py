@@ -26,6 +26,7 @@ from ropeway.runtime.service import Outage
 from ropeway.worker.channel import (
     Begin,
     Hello,
+    Kept,
     Quiet,
     Ready,
     Recheck,
@@ -101,6 +102,8 @@ class _Child:
         self._quiet = False
         self._worker: Worker | None = None
         self._engine: Engine | None = None
+        #: The parent beats for this process.
+        self._kept = asyncio.Event()
         self._stop: asyncio.Future[float | None]
         self._line: Line
         #: Beats for its own leases, once the parent is gone.
@@ -148,6 +151,7 @@ class _Child:
         return False
 
     async def _prepare(self, stack: contextlib.AsyncExitStack) -> None:
+        """All that has to be there before the first claim."""
         backoff = Backoff()
         outage = Outage(self._log)
         while self._engine is None:
@@ -166,6 +170,7 @@ class _Child:
                 stack.push_async_callback(engine.close)
         self._program.adopt(self._engine)
         await stack.enter_async_context(self._program.lifespan())
+        await self._kept.wait()
 
     async def _work(self) -> None:
         begin, engine, options = self._begin, self._engine, self._options
@@ -257,6 +262,8 @@ class _Child:
             match message:
                 case Stop():
                     self._stop_after(message.drain_seconds)
+                case Kept():
+                    self._kept.set()
                 case Quiet():
                     self._quiet = message.on
                     if worker is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ropeway.core.errors import EngineError, InputError, RopewayError
 from ropeway.core.outcome import Done, Failed, Lost, Outcome, Released, Snoozed
@@ -51,11 +52,15 @@ class Completer:
         self._log = logger("ropeway.worker")
         self._waiting: deque[tuple[Settlement, Run | None]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._under_way = 0
+        self._under_way: list[tuple[Settlement, Run | None]] = []
 
     @property
     def unsettled(self) -> int:
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + len(self._under_way)
+
+    def grants(self) -> set[UUID]:
+        """The grants of the jobs whose outcomes have not been answered yet."""
+        return {settlement.lease.token for settlement, _ in [*self._under_way, *self._waiting]}
 
     def put(self, run: Run) -> None:
         """A run has ended."""
@@ -82,10 +87,9 @@ class Completer:
         try:
             while self._waiting:
                 size = min(LARGEST_BATCH, len(self._waiting))
-                batch = [self._waiting.popleft() for _ in range(size)]
-                self._under_way = size
+                batch = self._under_way = [self._waiting.popleft() for _ in range(size)]
                 answers = await self._send([settlement for settlement, _ in batch], backoff)
-                self._under_way = 0
+                self._under_way = []
                 self._on_settled()
                 with gathered():
                     for (settlement, run), answer in zip(batch, answers, strict=True):

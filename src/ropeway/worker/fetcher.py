@@ -71,6 +71,7 @@ class Fetcher:
         self._away = Backoff()
         self._outage = outage
         self._woken = False
+        self._told_at = time.monotonic()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="ropeway-fetcher")
@@ -107,6 +108,8 @@ class Fetcher:
                 await asyncio.sleep(self._away.next())
 
     async def _turn(self) -> None:
+        if time.monotonic() - self._told_at >= self._options.lease_seconds:
+            await self._tell_what_is_held()
         # Room that appears from here on may have come too late for this turn's claim.
         self._room.clear()
         wanted = self._wanted()
@@ -212,6 +215,25 @@ class Fetcher:
     def release(self, leases: Sequence[Leased]) -> None:
         """Give unstarted jobs back to their place in line; no attempt is used."""
         self._completer.settle(Settlement(leased.lease, Released()) for leased in leases)
+
+    async def _tell_what_is_held(self) -> None:
+        """Once in a lease, between two claims: what is held here. The engine gives back the rest.
+
+        There is a rest only where the store went back in time (a failover that lost the last answers, a copy that
+        was restored): the heartbeats of this process would hold such jobs for as long as it lives.
+        """
+        held = self._runner.grants() | self._completer.grants()
+        gone = await self._engine.end_grants(
+            self._worker.owner, started=(), keep=held, tenant=self._options.tenant
+        )
+        self._told_at = time.monotonic()
+        if gone:
+            self._log.warning(
+                names.LEASE_LOST,
+                jobs=[str(one.id) for one in gone][:5],
+                count=len(gone),
+                note="the store says that they run here, and they do not: they are given back",
+            )
 
     # ── waiting ──
 

@@ -12,7 +12,7 @@ from ropeway.observability import names
 from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.service import wait_for
 from ropeway.settings import Settings
-from ropeway.worker.channel import Hello, Quiet, Ready, Refused, Retiring, Stop, Told
+from ropeway.worker.channel import Hello, Kept, Quiet, Ready, Refused, Retiring, Stop, Told
 from ropeway.worker.family import Child
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Nursery:
         self._generation = 0
         #: A child of this worker has been ready before.
         self._was_ready = False
+        #: Somebody beats for the children: they may claim.
+        self._kept = False
         self._attendants: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -99,6 +101,8 @@ class Nursery:
         self._log.info(names.CHILD_STARTED, pid=child.process.pid, worker=child.name)
         if self.quiet:
             child.send(Quiet(True))
+        if self._kept:
+            child.send(Kept())
         self._errands.run(self._listen(child))
         attendant = self._errands.run(self._attend(child))
         self._attendants.add(attendant)
@@ -177,7 +181,13 @@ class Nursery:
         if not self._stopping.is_set() and generation == self._generation:
             await self._start_one()
 
-    # ── quiet, and the end ──
+    # ── kept, quiet, and the end ──
+
+    def let_claim(self) -> None:
+        """Somebody beats for them from now on. Before that a lease could end while its job runs."""
+        self._kept = True
+        for child in self.children.values():
+            child.send(Kept())
 
     def be_quiet(self, on: bool) -> None:
         self.quiet = on

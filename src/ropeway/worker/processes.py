@@ -40,7 +40,8 @@ class Processes:
     def __init__(self, target: str, settings: Settings, *, worker_id: str, tenant: str, kept: int) -> None:
         self._target = target
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([preload.__name__])
+        # All that a process needs: what the server has imported none of them has to.
+        self._context.set_forkserver_preload([preload.__name__, isolated.__name__, "ropeway.worker.child"])
         self._settings = msgspec.msgpack.encode(settings)
         self._worker_id = worker_id
         self._tenant = tenant

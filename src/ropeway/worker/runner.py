@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from ropeway.core.lease import Lease
 from ropeway.core.outcome import Outcome
@@ -100,6 +101,11 @@ class Runner:
         """The tickets of all jobs that run or wait here, but for those that their handlers have completed."""
         running = [run.leased.lease for run in self._running.values() if not run.committed]
         return running + [leased.lease for leased in self._buffer]
+
+    def grants(self) -> set[UUID]:
+        """The grants of all that is here, also of what has just ended and was not handed on yet."""
+        running = {run.leased.lease.token for run in [*self._running.values(), *self._ended]}
+        return running | {leased.lease.token for leased in self._buffer}
 
     def held_of(self, queue: str) -> int:
         """Jobs of one queue that run or wait here; only counted when `count_queues` was asked for."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ropeway.core.errors import ConfigurationError, EngineError
+from ropeway.core.errors import ConfigurationError
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.open import engine_for
 from ropeway.observability import logs, names
@@ -129,11 +129,6 @@ class Supervisor:
                 if await self._connected(engine, hello):
                     await self._open_house(engine, settings, stack)
                     await _first(stopped, nursery.refused)
-                elif any(child.ready for child in nursery.children.values()):
-                    # Children were quicker and may have claimed: their leases have to be ended.
-                    with contextlib.suppress(EngineError):
-                        await engine.open()
-                        self._aftermath.engine = engine
             finally:
                 # Whatever went wrong here: children finish, and what they hold is given back.
                 self._stopping.set()
@@ -182,6 +177,7 @@ class Supervisor:
         )
         keeper.start()
         stack.push_async_callback(keeper.stop)
+        self._nursery.let_claim()
         self._log.info(
             names.WORKER_STARTED,
             engine=engine.name,
