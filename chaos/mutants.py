@@ -284,7 +284,7 @@ class RunningNeverReclaimed(MemoryEngine):
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         return []

@@ -135,18 +135,23 @@ class RecordingEngine:
             owner=token_hash(owner),
         )
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        return await self._engine.other_grants(owner, known, tenant=tenant)
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         return await self._call(
             "end_grants",
-            lambda: self._engine.end_grants(owner, started=started, lost=lost, keep=keep, tenant=tenant),
+            lambda: self._engine.end_grants(owner, started=started, lost=lost, only=only, tenant=tenant),
             lambda rescued: {"rescued": [str(each.id) for each in rescued]},
             owner=token_hash(owner),
             cause=lost.cause,

@@ -302,9 +302,9 @@ class Worker:
     async def _forget_unknown(self) -> None:
         """A lease call's answer was lost: give back whatever was leased by it."""
         try:
-            await self._engine.end_grants(
-                self.ref.owner, started=(), keep={lease.token for lease in self.running.values()}
-            )
+            known = {lease.token for lease in self.running.values()}
+            if others := await self._engine.other_grants(self.ref.owner, known):
+                await self._engine.end_grants(self.ref.owner, started=(), only=others)
         except EngineError:
             return
 

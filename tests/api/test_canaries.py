@@ -238,6 +238,7 @@ def lease(found: Evidence) -> None:
         "POST", "/v1/leases/ack", {"items": [{**ticket, "result": RESULT} for ticket in tickets]}, token=token
     )
     found.ask("POST", "/v1/owners/heartbeat", {"owner": owner}, token=token)
+    found.ask("POST", "/v1/owners/other-grants", {"owner": owner}, token=token)
     found.ask("POST", "/v1/owners/end", {"owner": owner}, token=token)
     ticket = found.ask("POST", "/v1/streams/ticket", {}, token=token)["ticket"]
     found.secrets["key"].append(ticket)

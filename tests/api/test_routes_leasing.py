@@ -452,6 +452,11 @@ async def test_an_owner_beats_for_all_it_holds_and_ends(stage: Stage) -> None:
     beat = (await caller.post("/v1/owners/heartbeat", {"owner": owner})).json()
     assert 25 < beat["expires_in"] <= 30
     assert beat["revoked"] == []
+    (_, other) = grants = (await caller.post("/v1/owners/other-grants", {"owner": owner})).json()["grants"]
+    asked = {"owner": owner, "known": grants[:1]}
+    assert (await caller.post("/v1/owners/other-grants", asked)).json() == {"grants": [other]}
+    one = await caller.post("/v1/owners/end", {"owner": owner, "started": [], "only": [str(uuid4())]})
+    assert one.json() == {"rescued": []}
     body = {"owner": owner, "started": [ids[0]], "exit_code": 137, "signal": 9}
     ended = await caller.post("/v1/owners/end", body)
     assert {one["id"]: one["status"] for one in ended.json()["rescued"]} == dict.fromkeys(ids, "queued")

@@ -324,6 +324,7 @@ def test_names_in_bodies_and_queries_answer_alike(world: World) -> None:
         assert (result["ok"], result["error"]["code"]) == (False, "lease_lost")
     assert both("POST", "/v1/jobs/lookup", {"ids": ["<job>"]}).json == {"jobs": [None]}
     assert both("POST", "/v1/owners/heartbeat", {"owner": "<owner>"}).status == 204
+    assert both("POST", "/v1/owners/other-grants", {"owner": "<owner>"}).json == {"grants": []}
     assert both("POST", "/v1/owners/end", {"owner": "<owner>"}).json == {"rescued": []}
     for choice in ({"id": "<job>"}, {"ids": ["<job>"]}, {"filter": {"queue": "<queue>"}}):
         for dry_run in (True, False):

@@ -50,7 +50,7 @@ from tests.worker.test_outage import (  # noqa: F401
 from tests.worker.test_stopping import (  # noqa: F401
     test_a_blocked_loop_does_not_keep_the_worker,
     test_a_child_that_is_told_to_stop_is_replaced,
-    test_sigterm_before_the_parent_is_connected_leaves_nothing_behind,
+    test_sigterm_as_soon_as_something_runs_leaves_nothing_behind,
     test_sigusr1_does_no_harm_to_threads_that_run,
     test_sigusr1_tells_what_runs,
     test_sigusr1_while_a_child_starts_does_not_end_it,

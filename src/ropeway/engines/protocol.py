@@ -256,18 +256,26 @@ class Leasing(Protocol):
         """Extend every grant of one worker process in one statement; None when it holds none."""
         ...
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        """The owner's grants that hold a job and are not among those it knows, in any order. Only true between two
+        claims: of one whose answer never came, or of outcomes that a store which went back in time has forgotten.
+        """
+        ...
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         """The owner is gone: end its grants at once. Of the jobs they still hold, those in `started` (None: all)
-        are lost, the others are released. An owner that is not gone, but has missed the answer to a claim, names
-        the tokens of the grants that it knows of in `keep`: these stay."""
+        are lost, the others are released. An owner that lives names the `other_grants` that it ends in `only`: by
+        name, so that a call that arrives late ends nothing that was granted since."""
         ...
 
 

@@ -350,6 +350,10 @@ class OwnerBeat(Model):
     revoked: list[UUID] = []
 
 
+class OtherGrants(Model):
+    grants: list[UUID]
+
+
 class RescuedJob(Model):
     id: UUID
     status: Status

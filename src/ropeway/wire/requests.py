@@ -192,12 +192,19 @@ class OwnerBody(Body):
     owner: UUID
 
 
-class EndOwnerBody(Body):
-    """The owner is gone. The jobs in `started` (absent: all) are lost, the rest is released. An owner that has
-    only missed the reply to a lease call names the grants that it knows of in `keep`."""
+class OtherGrantsBody(Body):
+    """Which grants of this owner hold jobs, but for those that it knows?"""
 
     owner: UUID
-    keep: Annotated[list[UUID], Meta(max_length=100_000)] = []
+    known: Annotated[list[UUID], Meta(max_length=100_000)] = []
+
+
+class EndOwnerBody(Body):
+    """The owner is gone. The jobs in `started` (absent: all) are lost, the rest is released. An owner that lives
+    names in `only` those of its grants that it knows nothing of."""
+
+    owner: UUID
+    only: Annotated[list[UUID], Meta(max_length=100_000)] | None = None
     started: Annotated[list[JobId], Meta(max_length=100_000)] | None = None
     exit_code: int | None = None
     signal: int | None = None

@@ -53,14 +53,17 @@ class Completer:
         self._waiting: deque[tuple[Settlement, Run | None]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._under_way: list[tuple[Settlement, Run | None]] = []
+        #: Of jobs that no outcome could be written for: who gave them back would run them again and again.
+        self._given_up: set[UUID] = set()
 
     @property
     def unsettled(self) -> int:
         return len(self._waiting) + len(self._under_way)
 
     def grants(self) -> set[UUID]:
-        """The grants of the jobs whose outcomes have not been answered yet."""
-        return {settlement.lease.token for settlement, _ in [*self._under_way, *self._waiting]}
+        """The grants of the jobs whose outcomes have not been answered yet, or never will be."""
+        waiting = {settlement.lease.token for settlement, _ in [*self._under_way, *self._waiting]}
+        return waiting | self._given_up
 
     def put(self, run: Run) -> None:
         """A run has ended."""
@@ -192,6 +195,8 @@ class Completer:
             run.outcome = Failed(clean_error("invalid_outcome", str(answer)))
             self.put(run)
             return
+        if isinstance(answer, InputError):
+            self._given_up.add(run.leased.lease.token)
         if run.unknown_commit:
             self._tally.finished(run.leased.job.queue, run.leased.job.type, "succeeded", run.seconds)
             self._say(run)  # the fence says that its own transaction was committed after all

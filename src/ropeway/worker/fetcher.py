@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ropeway.core.errors import EngineError
+from ropeway.core.errors import EngineError, RopewayError
 from ropeway.core.outcome import Released
 from ropeway.engines.choosing import queue_order
 from ropeway.engines.protocol import LeaseBatch, Leased, Settlement, Subscription, Weighted, WorkerRef
@@ -71,7 +71,7 @@ class Fetcher:
         self._away = Backoff()
         self._outage = outage
         self._woken = False
-        self._told_at = time.monotonic()
+        self._compared_at = time.monotonic()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="ropeway-fetcher")
@@ -108,8 +108,8 @@ class Fetcher:
                 await asyncio.sleep(self._away.next())
 
     async def _turn(self) -> None:
-        if time.monotonic() - self._told_at >= self._options.lease_seconds:
-            await self._tell_what_is_held()
+        if time.monotonic() - self._compared_at >= self._options.lease_seconds:
+            await self._give_back_unknown()
         # Room that appears from here on may have come too late for this turn's claim.
         self._room.clear()
         wanted = self._wanted()
@@ -216,17 +216,20 @@ class Fetcher:
         """Give unstarted jobs back to their place in line; no attempt is used."""
         self._completer.settle(Settlement(leased.lease, Released()) for leased in leases)
 
-    async def _tell_what_is_held(self) -> None:
-        """Once in a lease, between two claims: what is held here. The engine gives back the rest.
+    async def _give_back_unknown(self) -> None:
+        """Once in a lease, between two claims: give back what the store believes here and is not.
 
-        There is a rest only where the store went back in time (a failover that lost the last answers, a copy that
-        was restored): the heartbeats of this process would hold such jobs for as long as it lives.
+        There is such a thing where the store went back in time (a failover that lost the last answers, a copy that
+        was restored): the heartbeats of this process would hold those jobs for as long as it lives.
         """
+        self._compared_at = time.monotonic()
+        owner, tenant = self._worker.owner, self._options.tenant
         held = self._runner.grants() | self._completer.grants()
-        gone = await self._engine.end_grants(
-            self._worker.owner, started=(), keep=held, tenant=self._options.tenant
-        )
-        self._told_at = time.monotonic()
+        try:
+            others = await self._engine.other_grants(owner, held, tenant=tenant)
+            gone = await self._engine.end_grants(owner, started=(), only=others, tenant=tenant) if others else []
+        except RopewayError:
+            return  # there is a next time; and a server of an earlier version has no such call
         if gone:
             self._log.warning(
                 names.LEASE_LOST,

@@ -17,7 +17,15 @@ from ropeway.engines.protocol import Engine, LeaseBatch, Settlement, Weighted, W
 from ropeway.wire import models, paths
 from ropeway.wire.convert import lost_of
 from ropeway.wire.objects import Object, job_object, time_or_none
-from ropeway.wire.requests import MAX_WAIT, EndOwnerBody, LeaseBody, LeaseManyBody, OwnerBody, WaitBody
+from ropeway.wire.requests import (
+    MAX_WAIT,
+    EndOwnerBody,
+    LeaseBody,
+    LeaseManyBody,
+    OtherGrantsBody,
+    OwnerBody,
+    WaitBody,
+)
 from ropeway.wire.tokens import format_token
 
 if TYPE_CHECKING:
@@ -177,11 +185,17 @@ async def heartbeat_owner(call: Call) -> Reply:
     return Reply(200, {"expires_in": beat.expires_in, "revoked": [str(id) for id in beat.revoked]})
 
 
+async def other_grants(call: Call) -> Reply:
+    body: OtherGrantsBody = call.body
+    grants = await call.deps.engine.other_grants(body.owner, body.known, tenant=call.tenant)
+    return Reply(200, {"grants": [str(token) for token in grants]})
+
+
 async def end_owner(call: Call) -> Reply:
     body: EndOwnerBody = call.body
     started: list[UUID] | None = None if body.started is None else [fields.parse_id(id) for id in body.started]
     rescued = await call.deps.engine.end_grants(
-        body.owner, started=started, lost=lost_of(body), keep=body.keep, tenant=call.tenant
+        body.owner, started=started, lost=lost_of(body), only=body.only, tenant=call.tenant
     )
     call.deps.streams.poke()
     return Reply(200, {"rescued": [{"id": str(one.id), "status": one.state.value} for one in rescued]})
@@ -240,6 +254,18 @@ ROUTES: tuple[Route, ...] = (
         codes=("invalid_field",),
         free=True,
         summary="Extend every lease of one worker process; 204 when it holds none",
+        tag="workers",
+    ),
+    Route(
+        "POST",
+        paths.OWNER_OTHER_GRANTS,
+        other_grants,
+        scopes=_WORK,
+        body=OtherGrantsBody,
+        replies={200: models.OtherGrants},
+        codes=("invalid_field",),
+        free=True,
+        summary="The grants that hold jobs of one worker process, but for those that it knows",
         tag="workers",
     ),
     Route(

@@ -250,18 +250,24 @@ class MemoryLeasing(MemoryStore):
                 grant.expires_at = max(grant.expires_at, later(now, grant.lease_seconds))
         return self._beat(held) if held else None
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        held = [g.token for g in self.grants.values() if g.owner == owner and g.tenant == tenant and g.open]
+        return [token for token in held if token not in known]
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
         rescued: list[Rescued] = []
         for grant in [g for g in self.grants.values() if g.owner == owner and g.tenant == tenant]:
-            if grant.token not in keep:
+            if only is None or grant.token in only:
                 rescued += self.take_back(grant, started, lost)
         return rescued
 

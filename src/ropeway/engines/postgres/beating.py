@@ -80,16 +80,28 @@ class PostgresBeating(PostgresOutcomes):
             revoked=tuple(id for row in rows for id in row["revoked"]),
         )
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        others = await self.claims.fetch(
+            self.sql("upkeeping", "other_grants"), tenant, owner, list(known), writes=False
+        )
+        if not others:
+            return []
+        # Most of them are merely not deleted yet.
+        held = await self.claims.fetch(self.sql("upkeeping", "held_jobs"), [row["token"] for row in others])
+        return list({row["lease_token"] for row in held})
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        grants = (tenant, owner, list(keep))
+        grants = (tenant, owner, None if only is None else list(only))
         taken = await take_back(self, "owned_grants", grants, started, lost, sys.maxsize, channel=self.acts)
         fault("end.committed")
         return taken

@@ -109,7 +109,9 @@ class RemoteClaiming(RemoteConnection):
         while True:
             try:
                 async with self._holding.turn(owner):
-                    await self._end(owner, tenant, {"started": [], "keep": self._holding.grants(owner)})
+                    others = await self.other_grants(owner, self._holding.grants(owner), tenant=tenant)
+                    if others:
+                        await self.end_grants(owner, started=(), only=others, tenant=tenant)
             except EngineError:
                 await asyncio.sleep(backoff.next())
             else:
@@ -128,20 +130,35 @@ class RemoteClaiming(RemoteConnection):
         )
         return None if reply is None else Beat(reply.expires_in, tuple(reply.revoked))
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        reply = await self.tell(
+            "POST",
+            paths.OWNER_OTHER_GRANTS,
+            reader(models.OtherGrants),
+            {"owner": owner, "known": list(known)},
+            tenant=tenant,
+            repeatable=True,
+        )
+        return reply.grants
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        body = {**items.lost_fields(lost), "keep": list(keep)}
+        body = items.lost_fields(lost)
         if started is not None:
             body["started"] = list(started)
+        if only is not None:
+            body["only"] = list(only)
         rescued = await self._end(owner, tenant, body)
-        if not keep:
+        if only is None:
             self._holding.ended(owner)
         return rescued
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -101,23 +102,32 @@ class SqliteLeasing(SqliteSettling):
         fault("beat.committed")
         return beat
 
+    async def other_grants(
+        self, owner: UUID, known: Collection[UUID], *, tenant: str = DEFAULT_TENANT
+    ) -> list[UUID]:
+        def ask(db: sqlite3.Connection) -> list[UUID]:
+            held = db.execute(SQL["owned_grants"], {"owner": owner.bytes, "tenant": tenant})
+            return [uuid_from_bytes(token) for token, *_, is_open in held if is_open]
+
+        return [token for token in await self.read(ask) if token not in known]
+
     async def end_grants(
         self,
         owner: UUID,
         *,
         started: Collection[UUID] | None = None,
         lost: Lost = Lost(),
-        keep: Collection[UUID] = (),
+        only: Collection[UUID] | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Rescued]:
-        kept = {token.bytes for token in keep}
+        wanted = None if only is None else {token.bytes for token in only}
 
         def end(tx: Transaction, _: None) -> list[Rescued]:
             held = tx.db.execute(SQL["owned_grants"], {"owner": owner.bytes, "tenant": tenant}).fetchall()
             return [
                 rescued
                 for token, *_ in held
-                if token not in kept
+                if wanted is None or token in wanted
                 for rescued in take_back(tx, token, started, lost, self.rules.decisions)
             ]
 

@@ -434,15 +434,24 @@ class TestEndOfAnOwner:
             wanted = await enqueue_many(engine, 3)
             known, also_known = [await lease_one(engine, by=by) for _ in range(2)]
             missed = await lease_one(engine, by=by)
-            keep = [known.lease.token, also_known.lease.token]
+            kept = {known.lease.token, also_known.lease.token}
+            only = [missed.lease.token]
+            assert await engine.other_grants(by.owner, kept) == only
+            assert set(await engine.other_grants(by.owner, [])) == {*kept, *only}
+            assert await engine.other_grants(worker().owner, []) == []
+            assert await engine.other_grants(by.owner, [], tenant=OTHER_TENANT) == []
             async with nothing_changes(engine, *wanted[:2]):
-                rescued = await engine.end_grants(by.owner, started=(), keep=keep)
+                assert await engine.end_grants(by.owner, started=(), only=[]) == []
+                assert await engine.end_grants(worker().owner, started=(), only=only) == [], "of another owner"
+                rescued = await engine.end_grants(by.owner, started=(), only=only)
             assert [(one.id, one.state) for one in rescued] == [(missed.job.id, State.QUEUED)]
             assert (await job_of(engine, missed.job.id)).attempts == 0
-            assert await engine.end_grants(by.owner, started=(), keep=keep) == []
-            assert await engine.heartbeat_owner(by.owner) is not None
+            assert await engine.end_grants(by.owner, started=(), only=only) == []
+            assert await engine.other_grants(by.owner, kept) == []
+            assert set(await engine.other_grants(by.owner, [])) == kept
             for leased in (known, also_known):
                 await ack(engine, leased)
+            assert await engine.other_grants(by.owner, []) == [], "what is settled is held no more"
 
     async def test_another_tenants_word_counts_for_nothing(self, harness: Harness) -> None:
         async with harness.subject() as subject:

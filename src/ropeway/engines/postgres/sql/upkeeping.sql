@@ -7,7 +7,10 @@ WHERE expires_at <= {now} ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 
 -- name: owned_grants
 SELECT token, cardinality(job_ids) AS jobs FROM {schema}.grants
-WHERE tenant = $1 AND owner = $2 AND token <> ALL ($3::uuid[]) LIMIT 1000 FOR UPDATE
+WHERE tenant = $1 AND owner = $2 AND ($3::uuid[] IS NULL OR token = ANY ($3)) LIMIT 1000 FOR UPDATE
+
+-- name: other_grants
+SELECT token FROM {schema}.grants WHERE tenant = $1 AND owner = $2 AND token <> ALL ($3::uuid[])
 
 -- name: given_grants
 -- Grants by their tokens.
