@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from ropeway.core.job import NewJob
+from ropeway.engines.choosing import EmptyQueues
 from ropeway.engines.postgres.claiming import QUEUES_AT_ONCE
 from ropeway.engines.protocol import WorkerRef
 from tests.engines.pg_kit import migrated, opened
@@ -28,3 +29,15 @@ async def test_one_lease_call_reaches_the_last_queue_and_keeps_the_order(url: st
         rest = await engine.lease(QUEUES, 10, WorkerRef("w", uuid4()))
         assert [leased.job.queue for leased in rest.leases] == [QUEUES[QUEUES_AT_ONCE], QUEUES[-1], QUEUES[-1]]
         assert (await engine.lease(QUEUES, 10, WorkerRef("w", uuid4()))).leases == []
+
+
+async def test_queues_just_found_empty_are_looked_at_last_and_never_left_out(url: str) -> None:
+    async with opened(url) as engine:
+        engine.empty = EmptyQueues(monotonic=lambda: 1.0)
+        await engine.enqueue([NewJob("noop", queue=QUEUES[-1]) for _ in range(3)])
+        worker = WorkerRef("w", uuid4())
+        # Everything before the last group is found empty here.
+        assert len((await engine.lease(QUEUES, 1, worker)).leases) == 1
+        await engine.enqueue([NewJob("noop", queue=QUEUES[0])])
+        batch = await engine.lease(QUEUES, 10, worker)
+        assert [leased.job.queue for leased in batch.leases] == [QUEUES[-1], QUEUES[-1], QUEUES[0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from ropeway.core import fields
 from ropeway.core.ageing import PRIORITIES, order_priorities
@@ -37,6 +38,31 @@ def queue_order(queues: Sequence[str | Weighted], draw: Callable[[], float] = ra
 
 #: Lanes remembered at most; a forgotten one is looked up again.
 MEMORY = 20_000
+
+#: For so long a queue that was found empty stands behind all others. Not for longer: it may be the one that
+#: matters most, and whatever comes to it meanwhile waits behind theirs.
+EMPTY_SECONDS = 0.5
+
+
+class EmptyQueues:
+    """Queues that a claim has just found empty: a worker of very many looks at the others first."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._found: dict[tuple[str, str], float] = {}
+
+    def note(self, tenant: str, queues: Sequence[str]) -> None:
+        if len(self._found) > MEMORY:
+            self._found.clear()
+        now = self._monotonic()
+        for queue in queues:
+            self._found[(tenant, queue)] = now
+
+    def last(self, tenant: str, order: Sequence[str]) -> list[str]:
+        """The same queues in the same order, but for those behind the others."""
+        horizon = self._monotonic() - EMPTY_SECONDS
+        empty = {queue for queue in order if self._found.get((tenant, queue), -inf) > horizon}
+        return [queue for queue in order if queue not in empty] + [queue for queue in order if queue in empty]
 
 
 class PriorityOrders:

@@ -14,7 +14,7 @@ import asyncpg
 from ropeway.core.errors import ConfigurationError, NotSupported, Unavailable
 from ropeway.engines import sqlfile
 from ropeway.engines.capabilities import Capability
-from ropeway.engines.choosing import PriorityOrders
+from ropeway.engines.choosing import EmptyQueues, PriorityOrders
 from ropeway.engines.postgres.connection import Address, Bounds, Channel
 from ropeway.engines.postgres.cursors import BUDGET, LaneCursors
 from ropeway.engines.postgres.grants import GrantBook
@@ -95,6 +95,7 @@ class PostgresStore:
         self.handlers = Pool(self.address)
         self.cursors = LaneCursors(sweep_budget)
         self.orders = PriorityOrders(rules.ageing_seconds, rules.ageing_lookup_seconds)
+        self.empty = EmptyQueues()
         self.grants = GrantBook()
         listen = self.address if listen_url is None else Address.parse(listen_url)
         self.wakeups = Wakeups(schema, self.signals, listen, pooled=self.address.pooled and listen_url is None)
