@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from chaos.bars_beside import of_mutants, of_peers, of_simulations
+from chaos.bars_beside import of_model, of_mutants, of_peers, of_simulations
 from chaos.bars_own import OWN_BARS
 from chaos.bars_verdict import Figures, Judged, Runs, broken, judge, named, total
 from chaos.experiments import EXPERIMENTS
@@ -49,6 +49,7 @@ class Kept:
     mutants: Mapping[str, Figures] = field(default_factory=dict)
     simulations: Runs = ()
     peers: Mapping[Cell, Figures] = field(default_factory=dict)
+    model: Runs = ()
 
 
 def judged(kept: Kept) -> list[Judged]:
@@ -56,7 +57,8 @@ def judged(kept: Kept) -> list[Judged]:
     stores = [each for store in DURABLE for each in _of_store(store, kept.runs)]
     own = [bar.judge(kept.runs) for bar in OWN_BARS]
     mutants = [of_mutants(engine, kept.mutants.get(engine)) for engine in ENGINES]
-    return [*stores, *_of_all(kept.runs), *own, *mutants, of_simulations(kept.simulations), of_peers(kept.peers)]
+    beside = [of_simulations(kept.simulations), of_model(kept.model), of_peers(kept.peers)]
+    return [*stores, *_of_all(kept.runs), *own, *mutants, *beside]
 
 
 def store_of(run: Figures) -> str:

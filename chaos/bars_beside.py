@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos import simulated
+from chaos import modelled, simulated
 from chaos.bars_verdict import Figures, Judged, Runs, Verdict, judge, total
 from chaos.mutants_measure import BAR, passed
 from chaos.peers.experiments import EXPERIMENTS
@@ -13,6 +13,9 @@ from chaos.peers.settings import CONTENDERS, KINDS
 
 LEAST_SEEDS = 10_000
 LEAST_JOBS = 1_000_000
+
+LEAST_PROGRAMS = 2_000
+LEAST_CALLS = 100
 
 LEAST_MUTANTS = 20
 LEAST_MUTANT_SEEDS = 100
@@ -50,6 +53,23 @@ def of_simulations(kept: Runs) -> Judged:
         f"{seeds:,}, of them {real:,} with the real worker, {jobs:,} jobs; {broken} broken",
         kept,
         met=seeds >= LEAST_SEEDS and jobs >= LEAST_JOBS and not broken,
+    )
+
+
+def of_model(kept: Runs) -> Judged:
+    done = {each["engine"]: each for each in kept}
+    return judge(
+        "random programs against the oracle (E36)",
+        f"{LEAST_PROGRAMS:,} of {LEAST_CALLS} calls on each engine, none broken",
+        ", ".join(f"{each['engine']} {each['programs']:,} of {each['calls']}" for each in kept),
+        kept,
+        met=all(
+            engine in done
+            and done[engine]["programs"] >= LEAST_PROGRAMS
+            and done[engine]["calls"] >= LEAST_CALLS
+            and not done[engine]["broken"]
+            for engine in modelled.ENGINES
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos import mutants_command, report, simulated
+from chaos import modelled, mutants_command, report, simulated
 from chaos.experiment import Experiment
 from chaos.experiments import EXPERIMENTS
 from chaos.mutants_still_sqlite import StillSqlite
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description="Fault experiments on real processes.")
-    verbs = parser.add_subparsers(required=True, metavar="run | simulate | mutants | peers | report | list")
+    verbs = parser.add_subparsers(required=True, metavar="run|simulate|model|mutants|peers|report|list")
     one = verbs.add_parser("run", help="experiments: E01, or E01,E02, or selection, or all")
     one.add_argument("experiments", metavar="E01[,E02...]", help="ids, or selection (ten minutes), or all")
     one.add_argument(
@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--first", type=int, default=0, metavar="SEED")
     many.add_argument("--out", type=Path, default=RUNS, metavar="FOLDER", help="default chaos/runs")
     many.set_defaults(do=_simulate)
+    random = verbs.add_parser("model", help="random programs against the oracle, at length")
+    modelled.add_arguments(random, RUNS)
     broken = verbs.add_parser("mutants", help="how many seeds find each engine that is broken on purpose")
     mutants_command.add_arguments(broken, RUNS)
     told = verbs.add_parser("report", help="write chaos/RESULTS.md from the runs")

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from chaos import mutants_told, simulated
+from chaos import modelled, mutants_told, simulated
 from chaos.bars import Kept, counted, judged, store_of
 from chaos.bars_verdict import Figures, Runs, named, total
 from chaos.experiment import Experiment
@@ -31,8 +31,7 @@ A zero is not a proof. None lost in *n* faults means less than *3/n* per fault a
 BARS = """## Bars
 
 Judged from the figures below. *Not met* is also what was measured at less than the size that is wanted; *not run*
-says nothing at all. The corpus of bad input, made-up requests, the matrix of tenants and the model of the engines
-are judged by the tests.
+says nothing at all. The corpus of bad input, made-up requests and the matrix of tenants are judged by the tests.
 """
 
 COVERED = """## What was run
@@ -94,7 +93,11 @@ def write(runs: Path, path: Path) -> Path:
     told = [json.loads(file.read_text()) for file in sorted(runs.glob("*/figures.json"))]
     done = [each for each in told if "not_run" not in each]
     kept = Kept(
-        done, mutants_told.read(runs), simulated.read(runs), peers_results.read(peers_results.path_in(runs))
+        done,
+        mutants_told.read(runs),
+        simulated.read(runs),
+        peers_results.read(peers_results.path_in(runs)),
+        modelled.read(runs),
     )
     parts = [
         HEAD,
@@ -103,6 +106,7 @@ def write(runs: Path, path: Path) -> Path:
         *_covered(done, [each for each in told if "not_run" in each]),
         *_each(done),
         *simulated.section(kept.simulations),
+        *modelled.section(kept.model),
         *mutants_told.section(kept.mutants),
         *peers.section(runs),
         *_violations(done),

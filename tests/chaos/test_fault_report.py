@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos import mutants_told, report, simulated
+from chaos import modelled, mutants_told, report, simulated
 from chaos.bars import Kept, judged
 from chaos.bars_verdict import Judged, Verdict
 from chaos.checker import RULES, Violation
@@ -22,6 +22,7 @@ from chaos.peers.results import Cell
 from chaos.peers.settings import CONTENDERS, KINDS
 from chaos.simulation import Simulated, simulate
 from chaos.stage import ROOT, RunBroken
+from ropeway.testing.model import Broken
 
 Figures = dict[str, Any]
 
@@ -497,6 +498,33 @@ def test_the_report_is_written_from_the_kept_files_alone(tmp_path: Path) -> None
     assert _row_of(text, "the same faults on peers", "Bars")[3] == "**not met**"
 
 
+def _model(engine: str, programs: int = 2_000, calls: int = 100, broken: str | None = None) -> Figures:
+    about = {"seconds": 9.5, "commit": "abc"}
+    return {"engine": engine, "programs": programs, "calls": calls, "broken": broken, **about}
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        ([_model("postgres")], Verdict.MET),
+        ([], Verdict.NOT_MET),
+        ([_model("postgres", programs=1_999)], Verdict.NOT_MET),
+        ([_model("postgres", calls=50)], Verdict.NOT_MET),
+        ([_model("postgres", broken="lease() gave another job")], Verdict.NOT_MET),
+    ],
+)
+def test_random_programs_are_judged_on_every_engine(last: list[Figures], verdict: Verdict) -> None:
+    kept = Kept(model=[_model("memory"), _model("sqlite"), *last])
+    assert _bar("random programs", kept).verdict is verdict
+    assert _bar("random programs", Kept()).verdict is Verdict.NOT_RUN
+
+
+def test_the_report_tells_of_random_programs(tmp_path: Path) -> None:
+    modelled.keep(_model("sqlite", broken="lease() gave another job"), tmp_path)
+    text = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    assert "| sqlite | 2,000 | 100 | 1 | 9.5 | abc |" in text
+
+
 # ── the command ──
 
 
@@ -568,6 +596,28 @@ def test_simulated_seeds_end_with_one_line_of_json_that_is_kept(
     assert told["broken"] == []
     assert told["jobs"] > 100
     assert simulated.read(tmp_path) == [told]
+
+
+def test_random_programs_end_with_one_line_of_json_that_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "--programs", "3", "--calls", "5", "--out", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["engine"], told["programs"], told["calls"], told["broken"]) == ("memory", 3, 5, None)
+    assert modelled.read(tmp_path) == [told]
+
+
+def test_a_broken_program_is_told_kept_and_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_model(*_: object, **__: object) -> None:
+        raise Broken("lease() gave another job", [])
+
+    monkeypatch.setattr("chaos.modelled.run_model", run_model)
+    assert main(["model", "--out", str(tmp_path)]) == 1
+    assert "lease() gave another job" in capsys.readouterr().err
+    (told,) = modelled.read(tmp_path)
+    assert told["broken"].startswith("lease() gave another job")
 
 
 def _play_on(monkeypatch: pytest.MonkeyPatch, bad_seed: int, wrong: Callable[[Simulated], Simulated]) -> None:
