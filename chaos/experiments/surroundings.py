@@ -171,6 +171,7 @@ def nothing_expired(facts: Facts, _run: Run) -> list[Violation]:
 # ── E18: the disk is full ──
 
 SOUND = "the file is sound"
+STARTED_AGAIN = "times that PostgreSQL gave up and was started again"
 
 
 async def fill_and_free(run: Run) -> None:
@@ -191,6 +192,16 @@ async def fill_and_free(run: Run) -> None:
         ballast.unlink(missing_ok=True)
         stage.nemesis.write("fault", "ok", kind="disk", began=began, until=time.monotonic())
         run.faults += 1
+        await _see_to_the_server(run)
+    await _see_to_the_server(run)
+
+
+async def _see_to_the_server(run: Run) -> None:
+    """A PostgreSQL that finds no room while it recovers ends for good: a service manager starts it again."""
+    server = run.stage.server
+    if server is not None and not await asyncio.to_thread(lambda: server.running):
+        await asyncio.to_thread(server.start)
+        run.notes[STARTED_AGAIN] = run.notes.get(STARTED_AGAIN, 0) + 1
 
 
 def _fill(path: Path) -> None:

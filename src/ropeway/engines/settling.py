@@ -86,16 +86,19 @@ async def settle(
     rules: EngineRules,
     draw: Callable[[], float] = random.random,
 ) -> list[Settled | RopewayError]:
-    """Write every outcome whose lease is current and answer each one, in order."""
+    """Write every outcome whose lease is current and answer each one, in order. Acks are written first:
+    Indeterminate when the store went away between them and the others."""
     answers: dict[int, Settled | RopewayError] = {}
     fault("settle.before")
     for positions in _rounds(settlements):
         acks = [i for i in positions if isinstance(settlements[i].outcome, Done)]
         others = [i for i in positions if not isinstance(settlements[i].outcome, Done)]
         if acks:
-            await _acks(store, tenant, settlements, acks, rules, answers)
+            acking = _acks(store, tenant, settlements, acks, rules, answers)
+            await (after_write(acking) if answers else acking)
         if others:
-            await _others(store, tenant, settlements, others, rules, draw, answers)
+            writing = _others(store, tenant, settlements, others, rules, draw, answers)
+            await (after_write(writing) if answers else writing)
     fault("settle.committed")
     return [answers[i] for i in range(len(settlements))]
 

@@ -117,7 +117,7 @@ class PostgresOutcomes(PostgresStore):
             return [True] * len(leases)
         written = set(done)
         return [
-            lease.job_id in written or await self._complete_one(tenant, completion)
+            lease.job_id in written or await settling.after_write(self._complete_one(tenant, completion))
             for lease, completion in zip(leases, completions, strict=True)
         ]
 
