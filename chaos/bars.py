@@ -32,8 +32,8 @@ LEAST_ZOMBIES = 300
 #: Faults that transactional effects have to survive.
 LEAST_CRASHES = 1_000
 
-#: Where workers are killed.
-KILLING = ("E01", "E01D", "E24")
+#: Where workers are killed, one after the other, and it is timed how soon their jobs run again.
+KILLING = ("E01", "E01D")
 
 #: Seconds that recovery may take: of a worker that was killed, beyond its lease; of a child, whose death a
 #: supervisor sees.

@@ -149,13 +149,13 @@ def test_a_loss_that_is_to_be_published_is_not_summed_up_with_the_others() -> No
 
 def test_recovery_is_judged_by_the_lease_and_the_worst_run_is_told() -> None:
     name = "sqlite: recovery of a killed worker, p99"
-    slow = _figures(experiment="E24", engine="sqlite", recovery=_waited(5.01))
+    slow = _figures(experiment="E01D", engine="sqlite", recovery=_waited(5.01))
     found = [each for each in judged(Kept(runs=[_figures(), slow])) if each.bar == name]
     assert found == [
         Judged(
             name,
             "lease + 2 s",
-            "5.01 s with a lease of 3 s (E24 on sqlite, seed 7); 24 jobs in all",
+            "5.01 s with a lease of 3 s (E01D on sqlite, seed 7); 24 jobs in all",
             Verdict.NOT_MET,
         )
     ]
