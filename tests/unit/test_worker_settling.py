@@ -119,6 +119,7 @@ async def test_a_failure_that_cannot_be_kept_either_is_given_up(breaks: bool) ->
     sender = await settle(engine, bad, after)
     assert list(engine.written) == [after.leased.job.id]
     assert sender.unsettled == 0
+    assert sender.grants() == {bad.leased.lease.token}, "who gave it back would run it again and again"
     assert engine.calls < 12
 
 
