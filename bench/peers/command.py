@@ -111,7 +111,7 @@ def _measure(
     repeats = asked.repeats or (QUICK_REPEATS if asked.quick else FULL_REPEATS)
     environments = _prepare(peers, results)
     there = [peer for peer in peers if peer.name in environments]
-    results.machine = machine.describe()
+    results.go_on(machine.describe())
     steps = plan(
         measures,
         there,

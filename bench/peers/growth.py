@@ -66,7 +66,7 @@ def run(asked: argparse.Namespace) -> int:
         if not (asked.resume and results.has(measure, PEER, 0, x))
     ]
     jobs = QUICK_DRAIN_JOBS if asked.quick else DRAIN_JOBS
-    results.machine = results.machine or machine.describe()
+    results.go_on(machine.describe())
     results.peers.setdefault(PEER, {"label": "Ropeway", "store": "postgres", "kind": "jobs", "language": "python"})
     with Places(postgres_version=asked.postgres) as places:
         for measure, x in points:

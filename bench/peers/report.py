@@ -11,7 +11,7 @@ from typing import Any
 from bench.peers import charts, tables
 from bench.peers.columns import STORE_NAMES
 from bench.peers.comparing import title
-from bench.peers.results import FAILED, Results, is_ours
+from bench.peers.results import DECIDING, FAILED, Results, is_ours
 from bench.peers.tables import escaped
 from bench.peers.targets import Judged, Verdict, against, line, verdicts
 
@@ -109,7 +109,7 @@ def _machine(results: Results) -> Iterator[str]:
     yield "| | |"
     yield "|---|---|"
     for name, value in _flat(results.machine):
-        yield f"| {escaped(name)} | {escaped(value)} |"
+        yield f"| {escaped(name)} | {_also_elsewhere(results, name, escaped(value))} |"
     for store, about in results.stores.items():
         yield f"| {escaped(STORE_NAMES.get(store, store))} | {escaped(str(about.get('version', '')))} |"
     taken = sorted(str(sample["at"]) for sample in results.samples if sample.get("at"))
@@ -120,6 +120,20 @@ def _machine(results: Results) -> Iterator[str]:
         fewer = [f"`{measure}` only {least}" for measure, least in repeats.items() if least < most]
         yield f"| repeats | {'; '.join([f'{most}, interleaved', *fewer])} |"
     yield ""
+
+
+def _also_elsewhere(results: Results, name: str, value: str) -> str:
+    """A fact of the machine; where figures come from several, which measures do from which of the others."""
+    if name not in DECIDING:
+        return value
+    elsewhere: dict[str, dict[str, None]] = {}
+    for sample in results.samples:
+        where = escaped(str(sample.get("on", {}).get(name, results.machine[name])))
+        if where != value:
+            measure = str(sample["measure"])
+            elsewhere.setdefault(where, {})["growth" if measure.startswith("growth_") else measure] = None
+    others = [f"{where} (`{'`, `'.join(measures)}`)" for where, measures in elsewhere.items()]
+    return "; ".join([value, *others])
 
 
 def _repeats(results: Results) -> dict[str, int]:

@@ -4,7 +4,9 @@ results.json is a document for others too; `bench.peers.report` and `bench.peers
 
     {"machine": {...}, "stores": {"postgres": {"version", "settings": {...}}, ...},
      "peers": {name: {"label", "version", "language", "store", "kind", "packages", "settings", "notes"}},
-     "samples": [{"measure", "peer", "repeat", "value", "unit", "extra", "at", "versions"}, ...]}
+     "samples": [{"measure", "peer", "repeat", "value", "unit", "extra", "at", "versions", "on"}, ...]}
+
+A run may be gone on with on another machine or with another commit: `on` is what of that decides a figure.
 
 A sample without a value says why: `status` is one of the words below and `reason` a sentence. A peer that could
 not be run at all says why in `absent`.
@@ -38,6 +40,10 @@ OURS: dict[str, tuple[str, ...]] = {
     "memory": ("ropeway-memory",),
 }
 
+
+#: What a sample remembers of the machine that it was taken on. Figures of different processors are not compared.
+PROCESSOR = "processor"
+DECIDING = (PROCESSOR, "Ropeway")
 
 #: Rounds that tell what is left at the end.
 LATE_ROUNDS = 3
@@ -97,6 +103,13 @@ class Results:
 
     # ── adding ──
 
+    def go_on(self, machine: dict[str, Any]) -> None:
+        """What is added from now on is measured there; what does not say where, was where it was before."""
+        before = _deciding(self.machine)
+        for sample in self.samples:
+            sample.setdefault("on", before)
+        self.machine = machine
+
     def add(
         self,
         measure: str,
@@ -122,6 +135,7 @@ class Results:
             },
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": dict(versions or {}),
+            "on": _deciding(self.machine),
         }
         self._put(sample)
         return sample
@@ -179,13 +193,21 @@ class Results:
             return None
         return Spread.of(list(values.values()), self.unit(measure, peer))
 
+    def processors(self, measure: str, peer: str) -> set[str]:
+        """Where a peer's figures of one measure come from."""
+        here = _deciding(self.machine)
+        return {sample.get("on", here).get(PROCESSOR, "") for sample in self.of(measure, peer)}
+
     def unit(self, measure: str, peer: str) -> str:
         return next((str(sample["unit"]) for sample in self.of(measure, peer) if sample.get("unit")), "")
 
     def ratio(self, measure: str, ours: str, peer: str, name: str = "value") -> Spread | None:
         """Ours divided by the peer's, repeat by repeat: both were measured minutes apart, so a machine that became
-        slower in the meantime does not count against either. Without a common repeat, of the medians."""
+        slower in the meantime does not count against either. Without a common repeat, of the medians. None when
+        they were measured on different processors."""
         mine, theirs = self.values(measure, ours, name), self.values(measure, peer, name)
+        if len(self.processors(measure, ours) | self.processors(measure, peer)) > 1:
+            return None
         pairs = [mine[repeat] / theirs[repeat] for repeat in sorted(mine) if theirs.get(repeat)]
         if not pairs and mine and any(theirs.values()):
             pairs = [statistics.median(mine.values()) / statistics.median(theirs.values())]
@@ -250,6 +272,10 @@ def rounds(sample: Mapping[str, Any]) -> list[float]:
 def late_rate(rates: Sequence[float]) -> float:
     """What is left at the end: the median of the last three rounds, for one may be slow or quick by chance."""
     return statistics.median(rates[-LATE_ROUNDS:])
+
+
+def _deciding(machine: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(machine[name]) for name in DECIDING if machine.get(name)}
 
 
 def _key(sample: Mapping[str, Any]) -> tuple[str, str, int, float | None]:
