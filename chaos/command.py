@@ -171,7 +171,8 @@ def _chosen(words: str, engines: str) -> list[tuple[str, str]]:
 def _simulate(asked: argparse.Namespace) -> int:
     """Seed after seed. What was done is kept, also when somebody ends it."""
     # Simulated workers log as real ones do: nobody wants to read a hundred lines for each seed.
-    logging.getLogger("ropeway").addHandler(logging.NullHandler())
+    log, nobody = logging.getLogger("ropeway"), logging.NullHandler()
+    log.addHandler(nobody)
     began, done, jobs = time.monotonic(), 0, 0
     broken: dict[int, str] = {}
     play: Callable[[int, EngineMaker], Simulated] = simulate_real if asked.real else simulate
@@ -197,6 +198,7 @@ def _simulate(asked: argparse.Namespace) -> int:
         if done:
             simulated.keep(told, asked.out)
             print(json.dumps(told))
+        log.removeHandler(nobody)
     return int(bool(broken))
 
 

@@ -59,7 +59,7 @@ class KeyBeforeJob(PostgresEngine):
 
     _calls = 0
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> Sequence[Enqueued]:
         self._calls += 1
         if self._calls % KEYS_ALONE == 0:
             keys = self._keys([Submission(tenant, job, ids.uuid7()) for job in jobs])
@@ -73,7 +73,7 @@ class CommitLost(PostgresEngine):
 
     _calls = 0
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> Sequence[Enqueued]:
         answers = await super().enqueue(jobs, tenant=tenant)
         self._calls += not answers[0].deduplicated
         if self._calls % FORGOTTEN == 0 and not answers[0].deduplicated:
@@ -197,7 +197,9 @@ MUTANTS: Mapping[str, PostgresMutant] = {
     "EventNumberSkipped": _mutant(
         ("complete", "f.event_seq + 1, f.attempt, 'job.completed'", "f.event_seq + 2, f.attempt, 'job.completed'")
     ),
-    "EventsReordered": _mutant(("tail_events", "ORDER BY x.id LIMIT", "ORDER BY x.id / 5, x.id DESC LIMIT")),
+    "EventsReordered": _mutant(
+        ("tail_events", "ORDER BY t.id, t.n LIMIT", "ORDER BY t.id / 5, t.id DESC, t.n LIMIT")
+    ),
     "StartedEarly": _mutant(("claim", "c.run_at <= v_now", "c.run_at <= v_now + interval '0.3 seconds'")),
     "WorkersClockInLease": PostgresMutant(engine=WorkersClockInLease),
     "RedeliverySkipped": _mutant(("apply_transitions", "IF FOUND THEN", _SKIPPED)),

@@ -151,10 +151,7 @@ MUTANTS: Mapping[str, SqliteMutant] = {
     ),
     "StartedEarly": SqliteMutant((_leasing("claim", "j.run_at <= :now", "j.run_at <= :now + 300000"),)),
     "WorkersClockInLease": SqliteMutant(
-        (
-            Alteration("any_expired_grant", "<= :now", "<= :now + 2000000", "upkeeping"),
-            Alteration("expired_grants", "<= :now", "<= :now + 2000000", "upkeeping"),
-        )
+        (Alteration("expired_grants", "<= :now", "<= :now + 2000000", "upkeeping"),)
     ),
     "RedeliverySkipped": SqliteMutant(
         (
@@ -178,9 +175,7 @@ MUTANTS: Mapping[str, SqliteMutant] = {
         (_settling("current_jobs", "b.max_attempts", "1000"), _leasing("held_jobs", "b.max_attempts", "1000"))
     ),
     "NoCrashLimit": SqliteMutant((_leasing("held_jobs", "j.lost", "0"),)),
-    "RunningNeverReclaimed": SqliteMutant(
-        (Alteration("any_expired_grant", "expires_at <= :now", "0", "upkeeping"),)
-    ),
+    "RunningNeverReclaimed": SqliteMutant((Alteration("expired_grants", "expires_at <= :now", "0", "upkeeping"),)),
     "PopWithoutLease": SqliteMutant(engine=PopWithoutLease),
     "CancelKeepsTheLease": SqliteMutant(
         (

@@ -69,6 +69,7 @@ class RealWorker:
         options = WorkerOptions(concurrency=3, lease_seconds=LEASE_SECONDS, poll_seconds=0.5, drain_seconds=5.0)
         app = tasks(world, self)
         self.worker = InProcessWorker(app.program, cast("Engine", engine), options)
+        self.stopped = False
 
     def _give_back_soon(self, missed: LeaseBatch) -> None:
         """As the engines of real stores do (`give_back`, `_missed`): nobody else would, while the worker lives."""
@@ -123,7 +124,14 @@ class RealWorld:
         for worker in self.workers:
             if not worker.recorder.dead:
                 await worker.worker.stop()
+                worker.stopped = True
         await self._read_on()
+
+    def clear_away(self) -> None:
+        """Close what dead workers have left open, once nothing runs: a thousand seeds would run out of files."""
+        for worker in self.workers:
+            if not worker.stopped:
+                worker.worker.ledger.close()
 
     async def _all_ended(self) -> None:
         while True:
@@ -283,16 +291,19 @@ def tasks(world: RealWorld, worker: RealWorker) -> Ropeway:
 def simulate_real(seed: int, make: EngineMaker = MemoryEngine) -> Simulated:
     """One run; a right worker and a right engine break no rule."""
     loop = JumpingLoop()
+    world = RealWorld(seed, loop, make)
 
-    async def whole() -> tuple[RealWorld, dict[str, Any]]:
-        world = RealWorld(seed, loop, make)
+    async def whole() -> dict[str, Any]:
         await world.engine.open()
         try:
             await world.play()
-            return world, await snapshot(world.engine, epoch=BEGIN.timestamp(), seen=world.seen)
+            return await snapshot(world.engine, epoch=BEGIN.timestamp(), seen=world.seen)
         finally:
             await world.engine.close()
 
-    world, final = run_virtually(seed, whole(), loop)
+    try:
+        final = run_virtually(seed, whole(), loop)
+    finally:
+        world.clear_away()
     facts = gather(world.lines.lines, {**final, "crash_limit": CRASH_LIMIT})
     return Simulated(seed, facts, check(facts), world.lines.lines)

@@ -58,7 +58,7 @@ class RecordingEngine:
     async def __aexit__(self, *_: object) -> None:
         await self._engine.close()
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> Sequence[Enqueued]:
         asked = [
             {
                 "key": job.idempotency_key,

@@ -147,13 +147,18 @@ class Scene:
             worker.link.loss = 0.0
 
     def drain(self) -> None:
-        """Go on until every job has ended or the time for it is over, and then until those that were paused have
-        said their last, stale words."""
-        world, over = self.world, self.world.time + self.size.drain
+        """Go on until every job has ended or the time for it is over, and those that were paused have said their
+        last, stale words."""
+        over = self.world.time + self.size.drain
         awake = max(worker.task.paused_until for worker in self._workers)
-        while world.time < over and (self._producing or self._live()):
-            world.run(min(world.time + 2.0, over))
-        world.run(max(world.time, awake) + 3.0)
+        self._until_ended(over)
+        self.world.run(max(self.world.time, awake) + 3.0)
+        # The operator may have made one run again meanwhile.
+        self._until_ended(over)
+
+    def _until_ended(self, over: float) -> None:
+        while self.world.time < over and (self._producing or self._live()):
+            self.world.run(min(self.world.time + 2.0, over))
 
     def _live(self) -> bool:
         return bool(at_once(self.engine.count(JobFilter(states=LIVE_STATES), cap=1)).number)

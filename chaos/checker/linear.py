@@ -18,12 +18,15 @@ from chaos.facts import REFUSALS, Call, Enqueue, Facts
 from chaos.history import FAIL, INFO, OK
 from ropeway.core.states import TERMINAL_STATES, EventName, Verb
 
+#: The token of a lease whose answer was lost: any may be it.
+ANY_TOKEN = "?"
+
 #: Steps of a search after which it is given up, and the job counted as undecided.
 MOST_STEPS = 20_000
 
 
 class Op(NamedTuple):
-    """A call, or a step of upkeep. `optional` ones may never have happened."""
+    """A call, or a step of upkeep, whose name is no call's. `optional` ones may never have happened."""
 
     verb: str
     asked: float
@@ -83,13 +86,13 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
     ]
     for event in events:
         if event.name == EventName.STARTED and event.attempt not in known:
-            # Its answer was lost with the worker: nobody knows the token.
-            ops.append(Op("lease", began, inf, attempt=event.attempt, token="?"))
+            # Its answer was lost: nobody knows the token, or only by what it was used for later.
+            ops.append(Op("lease", began, inf, attempt=event.attempt, token=ANY_TOKEN))
         elif event.name == EventName.RECLAIMED or (event.name == EventName.DLQ and "cause" in event.data):
             if _called_for(facts, id, Verb.LOSE, event.attempt):
                 continue
             dead = event.name == EventName.DLQ
-            ops.append(Op("lose", began, inf, attempt=event.attempt, answer="dead" if dead else "queued"))
+            ops.append(Op("take_back", began, inf, attempt=event.attempt, answer="dead" if dead else "queued"))
         elif event.name == EventName.CANCELLED and event.data.get("reason") == "expired":
             ops.append(Op("expire", began, inf))
         elif event.name == EventName.RELEASED and not _called_for(facts, id, Verb.RELEASE, event.attempt):
@@ -108,9 +111,10 @@ def operations(facts: Facts, id: str, asked: Sequence[Enqueue]) -> list[Op]:
 
 
 def _called_for(facts: Facts, id: str, verb: Verb, attempt: int) -> bool:
-    """Whether the ticket itself was used for it, not only the owner's whole grant ended."""
+    """Whether a call with the ticket itself is known to have done it. Of one without an answer nobody knows: the
+    whole grant may have ended before it arrived."""
     calls = facts.calls.get(id, ())
-    return any(c.verb == verb and c.attempt == attempt and (c.accepted or c.unknown) for c in calls)
+    return any(c.verb == verb and c.attempt == attempt and c.accepted for c in calls)
 
 
 def _called(call: Call, died: set[int]) -> Op:
@@ -174,11 +178,13 @@ def _step(model: Model, op: Op) -> Model | None:
         case "lease":
             fits = model.status == "free" and op.attempt == model.attempt + 1
             return Model("running", op.attempt, op.token) if fits else None
-        case "lose" | "give_back":
+        case "take_back" | "give_back":
             if model.status != "running" or model.attempt != op.attempt:
                 return None
             status = "dead" if op.answer == "dead" else "free"
-            return Model(status, model.attempt, spent=(model.attempt, model.token, Verb.LOSE))
+            # The ticket's own call for the same is answered as done from here on, as after itself.
+            verb = Verb.LOSE if op.verb == "take_back" else Verb.RELEASE
+            return Model(status, model.attempt, spent=(model.attempt, model.token, verb))
         case "expire":
             return model._replace(status="cancelled") if model.status == "free" else None
         case Verb.CANCEL:
@@ -192,7 +198,7 @@ def _step(model: Model, op: Op) -> Model | None:
 
 
 def _current(model: Model, op: Op) -> bool:
-    return model.status == "running" and model.attempt == op.attempt and model.token in (op.token, "?")
+    return model.status == "running" and model.attempt == op.attempt and model.token in (op.token, ANY_TOKEN)
 
 
 def _settled(model: Model, op: Op) -> Model | None:
@@ -204,13 +210,21 @@ def _settled(model: Model, op: Op) -> Model | None:
         status = "succeeded" if op.verb == Verb.ACK else op.answer or "free"
         return Model(status, model.attempt, spent=(op.attempt, op.token, op.verb))
     if op.already:
-        return model if model.spent == (op.attempt, op.token, op.verb) and not current else None
+        return _answered_again(model, op)
     if op.answer in ("lease_lost", "terminal"):
         return None if current else model
     if not current:
         return None
     status = op.answer if op.answer in TERMINAL_STATES else "free"
     return Model(status, model.attempt, spent=(op.attempt, op.token, op.verb))
+
+
+def _answered_again(model: Model, op: Op) -> Model | None:
+    """The ticket was spent by the same verb. Whoever is told so has shown the ticket."""
+    attempt, token, verb = model.spent
+    if model.status == "running" or (attempt, verb) != (op.attempt, op.verb) or token not in (op.token, ANY_TOKEN):
+        return None
+    return model._replace(spent=(op.attempt, op.token, op.verb))
 
 
 def _beaten(model: Model, op: Op) -> Model | None:

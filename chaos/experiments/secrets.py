@@ -396,7 +396,9 @@ async def _read_what_is_left(stage: Stage, watched: Watched) -> None:
     evidence.add(LOGS, "PostgreSQL's log", stage.server.log().encode())
     connection = await asyncpg.connect(stage.direct)
     try:
-        for row in await connection.fetch("SELECT e::text FROM ropeway.events e"):
+        for row in await connection.fetch(
+            "SELECT e::text FROM ropeway.events e UNION ALL SELECT p::text FROM ropeway.event_packs p"
+        ):
             evidence.add(EVENTS, "a row of the event log", row[0].encode())
     finally:
         await connection.close()

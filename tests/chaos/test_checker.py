@@ -560,6 +560,86 @@ def test_who_asks_once_hears_of_nothing_before(answer: dict[str, Any]) -> None:
     assert [violation.rule for violation in RULES["C20"](facts)] == ["C20"]
 
 
+def given_back() -> Facts:
+    """The answer to a claim was lost, and its worker ended the grant by name (`end_grants`), which released the
+    job. Another worker acked it."""
+    facts = once()
+    facts.events[JOB] = [
+        event(1, "enqueued", at=0.95),
+        event(2, "started", 1, 2.0),
+        event(3, "released", 1, 3.0),
+        event(4, "started", 2, 5.5),
+        event(5, "completed", 2, 6.0),
+    ]
+    facts.grants[JOB] = [grant(2, 5.495, owner="w2")]
+    facts.starts[JOB] = [start(2, 5.6)]
+    facts.calls[JOB] = [call("ack", 2, 5.995)]
+    facts.finals[JOB] = Final(JOB, "chaos.ok", "succeeded", 2, 1, 5, 0, "k1")
+    facts.seen = [(JOB, seq) for seq in range(1, 6)]
+    return facts
+
+
+def test_a_release_after_the_end_of_its_grant_is_answered_as_done() -> None:
+    """A client that missed a claim's answer gives back each ticket of it. Its worker may have been first."""
+    facts = given_back()
+    facts.calls[JOB].append(call("release", 1, 3.2, "queued", already=True))
+    assert all(RULES[rule](facts) == [] for rule in RULES)
+    facts.grants[JOB].insert(0, grant(1, 1.995))
+    assert RULES["C20"](facts) == [], "also when the ticket is known"
+
+
+def test_a_loss_that_upkeep_saw_first_is_answered_as_done() -> None:
+    facts = twice()
+    facts.calls[JOB].append(call("lose", 1, 5.3, "queued", already=True))
+    assert RULES["C20"](facts) == []
+    facts.grants[JOB] = [grant(2, 5.495, owner="w2")]
+    assert RULES["C20"](facts) == [], "also when the ticket is not known"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [call("ack", 1, 3.2, already=True)],
+        [call("lose", 1, 3.2, "queued", already=True)],
+        [call("release", 1, 5.7, "queued", already=True)],
+        [call("release", 1, at, "queued", token=token, already=True) for at, token in ((3.2, "t1"), (3.3, "x"))],
+        [call("release", 1, 3.2, "queued"), call("release", 1, 3.3, "queued")],
+    ],
+    ids=["another verb", "a loss", "after a newer claim", "two tickets", "two releases"],
+)
+def test_what_ended_with_its_grant_is_answered_as_nothing_else(calls: list[Call]) -> None:
+    facts = given_back()
+    facts.calls[JOB] += calls
+    assert [violation.rule for violation in RULES["C20"](facts)] == ["C20"]
+
+
+def test_a_release_without_an_answer_need_not_be_the_one_that_happened() -> None:
+    """It was asked for when the grant had ended and the job was somebody else's."""
+    facts = given_back()
+    facts.calls[JOB].append(call("release", 1, 5.7, "", phase="info", ended=None))
+    assert RULES["C20"](facts) == []
+
+
+def test_a_loss_that_is_told_too_late_is_refused() -> None:
+    facts = twice()
+    facts.calls[JOB].append(call("lose", 1, 5.7, "lease_lost"))
+    assert RULES["C20"](facts) == []
+
+
+def test_a_loss_is_told_with_the_right_ticket() -> None:
+    facts = twice()
+    facts.calls[JOB].append(call("lose", 1, 5.195, "queued", token="x"))
+    assert [violation.rule for violation in RULES["C20"](facts)] == ["C20"]
+    facts.calls[JOB][-1] = call("lose", 1, 5.195, "queued")
+    assert RULES["C20"](facts) == []
+
+
+def test_a_loss_without_an_answer_need_not_be_the_one_that_happened() -> None:
+    facts = twice()
+    facts.calls[JOB].append(call("lose", 1, 5.7, "", phase="info", ended=None))
+    assert RULES["C20"](facts) == []
+
+
 def test_a_zombie_that_is_refused_is_as_it_should_be() -> None:
     facts = twice()
     facts.calls[JOB].append(call("ack", 1, 5.7, "lease_lost"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -590,7 +591,9 @@ def test_a_run_that_dies_of_a_defect_takes_no_other_with_it(
 def test_simulated_seeds_end_with_one_line_of_json_that_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    handlers = list(logging.getLogger("ropeway").handlers)
     assert main(["simulate", "--seeds", "2", "--first", "4", "--out", str(tmp_path)]) == 0
+    assert logging.getLogger("ropeway").handlers == handlers, "whoever comes next logs as before"
     told = json.loads(capsys.readouterr().out)
     assert (told["worker"], told["engine"], told["first_seed"], told["seeds"]) == ("own", "memory", 4, 2)
     assert told["broken"] == []

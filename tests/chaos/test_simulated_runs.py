@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from chaos.mutants import MUTANTS, AckUnfenced, NackUnfenced, NoCrashLimit
@@ -10,7 +12,8 @@ from chaos.simulation import simulate
 from ropeway.engines.memory import MemoryEngine
 
 #: Seeds that once showed a fault, of the engine or of the checker. They stay.
-KEPT_SEEDS = (0, 2_615)
+KEPT_SEEDS = (0, 2_615, 105_191)
+KEPT_REAL_SEEDS = (173, 445)
 
 
 @pytest.mark.parametrize("seed", [*KEPT_SEEDS, *range(1, 20)])
@@ -61,7 +64,7 @@ def _caught(name: str, seeds: range) -> int:
 # ── the real worker ──
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*KEPT_REAL_SEEDS, *range(12)])
 def test_the_real_worker_on_a_right_engine_breaks_no_rule(seed: int) -> None:
     assert simulate_real(seed).violations == []
 
@@ -70,6 +73,14 @@ def test_a_seed_of_the_real_worker_is_a_whole_history() -> None:
     first, again = simulate_real(5), simulate_real(5)
     assert [_without_ids(line) for line in first.lines] == [_without_ids(line) for line in again.lines]
     assert len(first.facts.faults) >= 10
+
+
+def test_workers_that_died_leave_no_file_open() -> None:
+    simulate_real(6)  # whatever is opened once
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    deaths = simulate_real(6).facts.faults
+    assert len(deaths) >= 5
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.parametrize("engine", [AckUnfenced, NackUnfenced, NoCrashLimit])
