@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
@@ -29,6 +30,28 @@ def test_a_batch_rises_and_never_repeats(count: int) -> None:
     assert made == sorted(made)
     assert len(set(made)) == count
     assert {(one.version, one.variant) for one in made} == {(7, RFC_4122)}
+
+
+@pytest.mark.parametrize("first", [1 << 40, (1 << 40) + 4_090])
+def test_many_ids_are_made_as_one_is(first: int) -> None:
+    random = bytes(range(256)) * 200
+    made = ids._by_columns(first, random)
+    by_hand = [
+        (moment >> 12) << 80 | 0x7 << 76 | (moment & 0xFFF) << 64 | 0x2 << 62
+        for moment in range(first, first + len(random) // 8)
+    ]
+    fixed = ~((1 << 62) - 1)
+    assert [id.int & fixed for id in made] == by_hand
+    assert [id.int & fixed for id in ids._one_by_one(first, random)] == by_hand
+    assert [id.bytes[9:] for id in made] == [random[at + 1 : at + 8] for at in range(0, len(random), 8)]
+    assert [id.bytes[8] for id in made] == [0x80 | random[at] & 0x3F for at in range(0, len(random), 8)]
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_ids_are_plain_uuids(count: int) -> None:
+    (made, *_) = ids.uuid7s(count)
+    assert type(made) is UUID
+    assert (made.is_safe, pickle.loads(pickle.dumps(made))) == (UUID(int=0).is_safe, made)
 
 
 def test_no_ids_is_fine() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ropeway.core.errors import FieldError
-from ropeway.core.job import Job, NewJob, Progress
+from ropeway.core.job import Alike, Job, NewJob, Progress
 from ropeway.core.states import State
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -101,3 +101,13 @@ def test_the_time_of_death_is_the_end_of_a_dead_job(state: State) -> None:
         finished_at=NOON + timedelta(hours=1),
     )
     assert job.dead_at == (NOON + timedelta(hours=1) if state is State.DEAD else None)
+
+
+def test_jobs_that_are_alike_are_a_sequence_of_jobs() -> None:
+    model = NewJob("t", b"0", queue="q", tags=("a",))
+    jobs = Alike(model, [b"1", b"2", b"3"])
+    one_by_one = [NewJob("t", b"%d" % n, queue="q", tags=("a",)) for n in (1, 2, 3)]
+    assert (list(jobs), len(jobs), jobs[-1], jobs[1:]) == (one_by_one, 3, one_by_one[-1], one_by_one[1:])
+    assert jobs[0] is next(iter(jobs))
+    assert model.payload == b"0"
+    assert not Alike(model, [])

@@ -34,9 +34,7 @@ async def test_heartbeats_go_first_when_the_engine_is_back() -> None:
     engine = SometimesAway(EngineRules(), clock=clock)
     time = [0.0]
     rescuer = Rescuer(engine, logger("test"), monotonic=lambda: time[0])
-    await engine.enqueue([NewJob("a"), NewJob("b")])
-    alive, gone = (WorkerRef(name, ids.token()) for name in ("alive", "gone"))
-    held = {who.id: (await engine.lease(["default"], 1, who)).leases[0].job.id for who in (alive, gone)}
+    alive, held = await one_alive_one_gone(engine)
 
     engine.away = True
     for _ in range(2):
@@ -48,9 +46,39 @@ async def test_heartbeats_go_first_when_the_engine_is_back() -> None:
     assert await rescuer.run_once() is False
     assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.RUNNING}
     await engine.heartbeat_owner(alive.owner)
+    for second in range(1, int(GRACE)):
+        time[0] = float(second)
+        assert await rescuer.run_once() is False
     time[0] = GRACE
     assert await rescuer.run_once() is True
     assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.QUEUED}
+
+
+async def test_who_stood_still_himself_lets_heartbeats_go_first() -> None:
+    """He may have been stopped with others, one of them with the store in its hand."""
+    clock = ManualClock()
+    engine = MemoryEngine(EngineRules(), clock=clock)
+    time = [0.0]
+    rescuer = Rescuer(engine, logger("test"), monotonic=lambda: time[0])
+    alive, held = await one_alive_one_gone(engine)
+    assert await rescuer.run_once() is False
+
+    clock.advance(60)
+    time[0] = 60.0
+    assert await rescuer.run_once() is False
+    assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.RUNNING}
+    await engine.heartbeat_owner(alive.owner)
+    for second in range(61, 64):
+        time[0] = float(second)
+        await rescuer.run_once()
+    assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.QUEUED}
+
+
+async def one_alive_one_gone(engine: MemoryEngine) -> tuple[WorkerRef, dict[str, object]]:
+    """Two workers with a job each: the one that will be heard of, and what both hold."""
+    await engine.enqueue([NewJob("a"), NewJob("b")])
+    alive, gone = (WorkerRef(name, ids.token()) for name in ("alive", "gone"))
+    return alive, {who.id: (await engine.lease(["default"], 1, who)).leases[0].job.id for who in (alive, gone)}
 
 
 async def states(engine: MemoryEngine, held: dict[str, object]) -> dict[str, State]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from ropeway.core.errors import (
     UnknownTask,
     UsageError,
 )
-from ropeway.core.job import Job, NewJob, Progress
+from ropeway.core.job import LARGEST_PAYLOAD, Alike, Job, NewJob, Progress
 from ropeway.core.outcome import Failed, Snoozed
 from ropeway.core.retry import PRESETS, RetryPolicy
 from ropeway.core.states import DeadReason, State
@@ -170,6 +171,73 @@ def _comes_back(values: dict[str, Any]) -> bool:
     except (RopewayError, OverflowError, UnicodeEncodeError):
         return False
     return bool(msgspec.json.decode(payload) == values)
+
+
+def plain(number: int, text: str, flag: bool) -> None:
+    """Many calls of it at once are not looked at one by one."""
+
+
+NUMBERS = st.integers(-(2**64), 2**64) | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64])
+TEXTS = st.text(st.characters(codec=None), max_size=4) | st.sampled_from(["\0", "\n", "\ud800", "\\u", '"', "é"])
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(-9, 9), st.text("ab", max_size=3), st.booleans()), max_size=4),
+    odd=st.tuples(NUMBERS, TEXTS, st.booleans())
+    | st.tuples(st.booleans(), TEXTS, st.integers(0, 1))
+    | st.tuples(NUMBERS, st.none(), st.booleans())
+    | st.tuples(st.floats(), TEXTS, st.booleans())
+    | st.lists(st.integers(0, 1), max_size=4).map(tuple)
+    | st.fixed_dictionaries({"number": NUMBERS, "text": TEXTS, "flag": st.booleans()}),
+    place=st.integers(0, 4),
+)
+def test_many_calls_become_what_each_of_them_would(calls: list[Any], odd: Any, place: int) -> None:
+    calls.insert(place, odd)
+    maker = made(plain).maker()
+    answers = [_answer(maker.one, *((call, {}) if isinstance(call, tuple) else ((), call))) for call in calls]
+    refusals = [(answer, index) for index, answer in enumerate(answers) if isinstance(answer, tuple)]
+    if refusals:
+        with pytest.raises(RopewayError) as error:
+            maker.many(calls)
+        assert ((error.value.code, error.value.message), error.value.index) == refusals[0]
+    else:
+        assert list(maker.many(calls)) == answers
+
+
+def _answer(make: Callable[..., NewJob], *call: Any) -> NewJob | tuple[str, str]:
+    try:
+        return make(*call)
+    except RopewayError as error:
+        return error.code, error.message
+
+
+def test_many_plain_calls_share_what_they_have_in_common() -> None:
+    jobs = made(plain).maker({"queue": "q", "delay": 5.0}).many((n, "é\n", n > 1) for n in range(3))
+    assert isinstance(jobs, Alike)
+    assert jobs.model == NewJob("plain", queue="q", delay=5.0)
+    assert [json.loads(payload) for payload in jobs.payloads] == [
+        {"number": n, "text": "é\n", "flag": n > 1} for n in range(3)
+    ]
+
+
+def test_a_payload_that_no_setting_allows_is_refused_among_many() -> None:
+    calls = [(1, "", True), (2, "x" * LARGEST_PAYLOAD, True)]
+    with pytest.raises(PayloadError) as error:
+        made(plain).maker().many(calls)
+    assert (error.value.code, error.value.index) == ("payload_too_large", 1)
+
+
+def test_parameters_may_have_any_name_in_many_calls() -> None:
+    def odd(größe: int, a0: int, self_: str) -> None: ...
+
+    maker = made(odd).maker()
+    (job,) = maker.many([(1, 2, "x")])
+    assert job == maker.one((1, 2, "x"), {}) == NewJob("odd", '{"größe":1,"a0":2,"self_":"x"}'.encode())
+
+
+def test_a_key_made_of_the_arguments_differs_from_call_to_call() -> None:
+    jobs = made(plain, key=lambda number, text, flag: f"k{number}").maker().many([(1, "", True), (2, "", True)])
+    assert [job.idempotency_key for job in jobs] == ["k1", "k2"]
 
 
 @pytest.mark.parametrize("kind", [dict[str, int], Any, list[dict[str, int]], msgspec.Raw, list[list[int]]])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import importlib.abc
+import sys
 from typing import Any
 
 import httpx
@@ -24,7 +28,7 @@ from ropeway.engines.remote import RemoteEngine
 from ropeway.sdk import AsyncClient, Client
 from ropeway.wire import problems
 from ropeway.wire.calls import Answer, Call, Failed, Patience, Tries, result_of
-from ropeway.wire.transport import failed_to_send, server_url
+from ropeway.wire.transport import AsyncTransport, failed_to_send, server_url
 
 SECRET = "rw_live_abcdefghijkl_0123456789ABCDEFGHIJabcdefghij_1a2b3c"
 
@@ -239,3 +243,31 @@ class TestPlaces:
             Client("http://127.0.0.1:1", SECRET + " x")
         shown.append(str(wrong.value))
         assert not [text for text in shown if SECRET[24:] in text or "0123456789" in text]
+
+
+class TestCost:
+    async def test_a_call_looks_for_no_module(self) -> None:
+        """What the HTTP library can do without, and is not there, is looked for on the disk each time."""
+        looked_for: list[str] = []
+
+        class Watching(importlib.abc.MetaPathFinder):
+            def find_spec(self, fullname: str, *_: object) -> None:
+                looked_for.append(fullname)
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            writer.close()
+
+        watching = Watching()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            transport = AsyncTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+            assert await transport.send(a_call()) == b"ok"
+            sys.meta_path.insert(0, watching)
+            try:
+                assert await transport.send(a_call()) == b"ok"
+            finally:
+                sys.meta_path.remove(watching)
+                await transport.close()
+        assert looked_for == []

@@ -87,7 +87,7 @@ class House:
             app.registry,
             self.ledger,
             Tally(),
-            on_end=self.ended.append,
+            on_end=self.ended.extend,
             on_room=lambda: None,
             count_queues=True,
         )

@@ -90,8 +90,7 @@ def ended(outcome: Outcome) -> Run:
 async def settle(engine: Any, *runs: Run) -> Completer:
     """Put all of them and wait until each was answered."""
     sender = Completer(engine, Tally(), "default", Outage(logger("test")))
-    for run in runs:
-        sender.put(run)
+    sender.put(runs)
     await asyncio.wait_for(sender.flush(), 10)
     return sender
 

@@ -78,18 +78,19 @@ async def test_a_process_that_died_while_idle_is_not_handed_out(facts: Facts) ->
 
 
 FAILING_APP = """
-import multiprocessing
+import os
 from contextlib import asynccontextmanager
 
 from ropeway import Ropeway
 
+WORKER = {worker}
 app = Ropeway("memory://")
 
 
 @app.lifespan
 @asynccontextmanager
 async def lifespan():
-    if multiprocessing.parent_process() is not None:
+    if os.getpid() != WORKER:
         raise ConnectionError("the cache is away")
     yield
 
@@ -103,7 +104,7 @@ def heavy() -> None: ...
 def failing_app(tmp_path: Path) -> Path:
     """An app whose resources cannot be had in a process of its own."""
     file = tmp_path / f"failing_{tmp_path.name}.py"
-    file.write_text(FAILING_APP)
+    file.write_text(FAILING_APP.format(worker=os.getpid()))
     return file
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from ropeway.cli.signals import stop_on_signals
 from ropeway.core.errors import ConfigurationError
 from ropeway.core.redact import hide_password
 from ropeway.engines.capabilities import Capability
+from ropeway.runtime import collector
 from ropeway.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help="auto, json or text.")]
-
-#: New objects before the collector looks for cycles among them; 700 by default.
-YOUNG_OBJECTS = 20_000
 
 
 def server(
@@ -111,9 +108,7 @@ def server(
 
     check_place(settings, auth=not no_auth)
     logs.configure(settings.log_level, settings.log_format)
-    # What is imported stays, and requests leave hardly any cycles: the collector may look rarely, at new objects.
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
+    collector.look_rarely()
     run_in_new_loop(run(settings, auth=not no_auth, upkeep=not no_upkeep))
 
 

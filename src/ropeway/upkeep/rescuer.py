@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,9 @@ from ropeway.upkeep.telling import tell_taken_back
 #: Seconds after the engine's return in which nothing is taken back: workers could not beat meanwhile, and those
 #: that live do so now (they try at least once a second).
 GRACE = 3.0
+#: A look that comes so many seconds late shows that this process stood still. Others may have done so with it, one
+#: of them with the store in its hand.
+STOOD_STILL = 1.0
 
 
 class Rescuer:
@@ -26,19 +30,32 @@ class Rescuer:
         log: Logger,
         metrics: WorkerMetrics | None = None,
         *,
+        interval: float = 1.0,
         batch: int = 1_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._log = log
         self._metrics = metrics
+        # A loop varies its pauses a little.
+        self._interval = 1.5 * interval
         self._batch = batch
         self._monotonic = monotonic
         self._away = False
         self._not_before = 0.0
+        #: When the next look is to come at the latest.
+        self._expected = math.inf
 
     async def run_once(self) -> bool:
         """True when there may be more."""
+        if self._monotonic() > self._expected + STOOD_STILL:
+            self._not_before = self._monotonic() + GRACE
+        try:
+            return await self._look()
+        finally:
+            self._expected = self._monotonic() + self._interval
+
+    async def _look(self) -> bool:
         if self._away:
             await self._engine.now()
             self._away = False

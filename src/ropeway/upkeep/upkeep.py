@@ -49,7 +49,8 @@ class Upkeep:
         self._outage = Outage(self._log) if outage is None else outage
         self.loops: list[Loop] = []
         if settings.reaper:
-            self._add(Rescuer(engine, self._log, metrics), settings.reaper_interval)
+            rescuer = Rescuer(engine, self._log, metrics, interval=settings.reaper_interval)
+            self._add(rescuer, settings.reaper_interval)
             self._add(Expirer(engine, self._log), settings.reaper_interval)
             self._add(Auditor(engine, self._log, metrics), auditor.INTERVAL)
             self._add(Pruner(engine, self._log), pruner.INTERVAL)

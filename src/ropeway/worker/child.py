@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import gc
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from ropeway.core.errors import ConfigurationError, EngineError, RopewayError, U
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import WorkerRef
 from ropeway.observability import logs, names, tracing
+from ropeway.runtime import collector, printed
 from ropeway.runtime.backoff import Backoff
 from ropeway.runtime.loops import run_in_new_loop
 from ropeway.runtime.service import Outage
@@ -43,6 +43,7 @@ from ropeway.worker.loading import load_program
 from ropeway.worker.options import overlaid
 from ropeway.worker.processes import Processes
 from ropeway.worker.selfbeat import beat_for_itself, give_back_the_rest
+from ropeway.worker.stem_handle import Stem
 from ropeway.worker.watchdog import LOOK_EVERY, Watchdog, print_stacks
 from ropeway.worker.worker import Worker
 
@@ -72,9 +73,9 @@ def main() -> None:
         return
     logs.configure(settings.log_level, settings.log_format)
     ledger.slots = settings.concurrency
-    # Everything imported so far stays: the collector need not look at it again, and forks share its pages.
-    gc.freeze()
-    run_in_new_loop(_live(_Child(end, ledger, begin, program, settings)))
+    collector.look_rarely()
+    stem = Stem.forked({end.fileno(), ledger.fd})
+    run_in_new_loop(_live(_Child(end, ledger, begin, program, settings, stem)))
 
 
 async def _live(child: _Child) -> None:
@@ -82,21 +83,26 @@ async def _live(child: _Child) -> None:
     with contextlib.suppress(Exception):  # whatever an exporter raises, the work is done
         tracing.flush()
     # From inside the loop, whose own end would wait for handlers that do not stop, on it or on threads.
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    printed.write_out()
     os._exit(code)
 
 
 class _Child:
     def __init__(
-        self, end: socket.socket, ledger: Ledger, begin: Begin, program: Program, settings: Settings
+        self,
+        end: socket.socket,
+        ledger: Ledger,
+        begin: Begin,
+        program: Program,
+        settings: Settings,
+        stem: Stem | None,
     ) -> None:
         self._end = end
         self._ledger = ledger
         self._begin = begin
         self._program = program
         self._settings = settings
+        self._stem = stem
         self._options = begin.options.with_settings(settings)
         self._log = logs.logger("ropeway.worker")
         self._quiet = False
@@ -187,6 +193,7 @@ class _Child:
                 worker_id=begin.worker_id,
                 tenant=options.tenant,
                 kept=options.cpu_processes,
+                stem=self._stem,
             ),
         )
         worker.quiet(self._quiet)

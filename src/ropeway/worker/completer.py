@@ -65,13 +65,14 @@ class Completer:
         waiting = {settlement.lease.token for settlement, _ in [*self._under_way, *self._waiting]}
         return waiting | self._given_up
 
-    def put(self, run: Run) -> None:
-        """A run has ended."""
-        if run.outcome is None:
-            self._nothing_to_write(run)
-            return
-        self._waiting.append((Settlement(run.leased.lease, run.outcome), run))
-        if self._task is None:
+    def put(self, runs: Iterable[Run]) -> None:
+        """These have ended."""
+        for run in runs:
+            if run.outcome is None:
+                self._nothing_to_write(run)
+            else:
+                self._waiting.append((Settlement(run.leased.lease, run.outcome), run))
+        if self._task is None and self._waiting:
             self._task = asyncio.create_task(self._send_all(), name="ropeway-completer")
 
     def settle(self, settlements: Iterable[Settlement]) -> None:
@@ -89,8 +90,7 @@ class Completer:
         backoff = Backoff()
         try:
             while self._waiting:
-                size = min(LARGEST_BATCH, len(self._waiting))
-                batch = self._under_way = [self._waiting.popleft() for _ in range(size)]
+                batch = self._under_way = self._next_batch()
                 answers = await self._send([settlement for settlement, _ in batch], backoff)
                 self._under_way = []
                 self._on_settled()
@@ -102,6 +102,13 @@ class Completer:
                             self._log.error(names.LOOP_FAILED, loop="note", error=repr(error), exc_info=error)
         finally:
             self._task = None
+
+    def _next_batch(self) -> list[tuple[Settlement, Run | None]]:
+        if len(self._waiting) <= LARGEST_BATCH:
+            batch = list(self._waiting)
+            self._waiting.clear()
+            return batch
+        return [self._waiting.popleft() for _ in range(LARGEST_BATCH)]
 
     async def _send(self, batch: list[Settlement], backoff: Backoff) -> list[Settled | RopewayError]:
         """The engine's answers, however long it takes to get them."""
@@ -193,7 +200,7 @@ class Completer:
             # The engine cannot keep this outcome. Without another the job would run for ever.
             run.replaced = True
             run.outcome = Failed(clean_error("invalid_outcome", str(answer)))
-            self.put(run)
+            self.put([run])
             return
         if isinstance(answer, InputError):
             self._given_up.add(run.leased.lease.token)

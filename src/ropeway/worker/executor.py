@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ropeway.core.errors import EngineError, Indeterminate
@@ -67,14 +67,15 @@ class Executor:
         self._traced = tracing.active()
         self._log = logger("ropeway.worker")
 
-    async def perform(self, run: Run) -> Outcome | None:
+    def perform(self, run: Run) -> Coroutine[Any, Any, Outcome | None]:
         """Run the job's handler to its end."""
-        if self._traced:
-            with tracing.run_span(run.leased.job, self._worker_id) as span:
-                outcome = await self._perform(run)
-                span.ended(outcome)
-        else:
+        # Not a coroutine round another one: that would be one more frame to pass for each step of each handler.
+        return self._perform_in_span(run) if self._traced else self._perform(run)
+
+    async def _perform_in_span(self, run: Run) -> Outcome | None:
+        with tracing.run_span(run.leased.job, self._worker_id) as span:
             outcome = await self._perform(run)
+            span.ended(outcome)
         if run.reported:
             await self._reporter.flush()
         return outcome
@@ -103,6 +104,8 @@ class Executor:
             return self._raised(run, spec, error)
         finally:
             run.interruptible = False
+            if run.reported and not self._traced:  # else when its span has ended
+                await self._reporter.flush()
         if run.stop is StopReason.REVOKED or run.committed:
             return None
         if run.unknown_commit:

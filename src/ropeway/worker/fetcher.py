@@ -134,7 +134,7 @@ class Fetcher:
         room = self._runner.room(rate)
         slots = self._ledger.slots
         worthwhile = min(max(1, int(rate * WORTHWHILE_SECONDS)), LARGEST_BATCH // 2)
-        if room < worthwhile and self._runner.running > slots // 2:
+        if room < worthwhile and self._runner.running + self._runner.buffered > slots // 2:
             return 0
         return max(0, min(room, LARGEST_BATCH))
 

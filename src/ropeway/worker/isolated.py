@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,12 +19,13 @@ from ropeway.core.outcome import Done, Failed, Outcome, Released, Snoozed
 from ropeway.engines.open import engine_for
 from ropeway.engines.protocol import Leased
 from ropeway.observability import logs, tracing
+from ropeway.runtime import printed
 from ropeway.runtime.loops import run_in_new_loop
 from ropeway.settings import Settings
 from ropeway.task.spec import failure
-from ropeway.worker import preload
 from ropeway.worker.executor import Executor
 from ropeway.worker.line import Line
+from ropeway.worker.loading import load_program
 from ropeway.worker.run import Run, StopReason
 from ropeway.worker.threads import Threads
 
@@ -31,6 +34,15 @@ if TYPE_CHECKING:
     from ropeway.task.registry import Registry
 
 # ── worker → process ──
+
+
+class Serve(msgspec.Struct, tag="serve"):
+    """The first message: whose jobs these are."""
+
+    target: str
+    settings: Settings
+    worker_id: str
+    tenant: str
 
 
 class Perform(msgspec.Struct, tag="perform"):
@@ -89,34 +101,48 @@ class Performed(msgspec.Struct, tag="performed"):
         return self.done or self.failed or self.snoozed or self.released
 
 
-def main(end: socket.socket, target: str, settings: bytes, worker_id: str, tenant: str) -> None:
-    """Serve until the worker hangs up."""
-    # The terminal's Ctrl-C and a service manager's SIGTERM are the supervisor's to handle.
+def outlive_signals() -> None:
+    """The terminal's Ctrl-C is the supervisor's to handle, and a service manager may signal every process of a
+    worker: these end when their worker does. (SIGTERM is not ignored: what a handler starts would be too.)"""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    preload.outlive_sigterm()
-    run_in_new_loop(_live(end, target, settings, worker_id, tenant))
+    signal.signal(signal.SIGTERM, lambda *_: None)
 
 
-async def _live(end: socket.socket, target: str, settings: bytes, worker_id: str, tenant: str) -> None:
-    await _serve(end, target, settings, worker_id, tenant)
+def main(end: socket.socket) -> None:
+    """Serve until the worker hangs up."""
+    outlive_signals()
+    # A handler's own processes, those of a pool for example, are ended by SIGTERM.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    # It may be killed at any time: what a handler prints is not kept back.
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
+    run_in_new_loop(_live(end))
+
+
+async def _live(end: socket.socket) -> None:
+    await _serve(end)
+    printed.write_out()
     # From inside the loop, whose own end would wait for handlers that do not stop, on it or on threads.
     os._exit(0)
 
 
-async def _serve(end: socket.socket, target: str, told: bytes, worker_id: str, tenant: str) -> None:
-    settings = msgspec.msgpack.decode(told, type=Settings)
-    logs.configure(settings.log_level, settings.log_format)
-    line = await Line.over(end, Perform | Interrupt)
-    store = _Store(settings)
+async def _serve(end: socket.socket) -> None:
+    line = await Line.over(end, Serve | Perform | Interrupt)
+    told = await line.receive()
+    if not isinstance(told, Serve):
+        return
+    logs.configure(told.settings.log_level, told.settings.log_format)
+    store = _Store(told.settings)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            program = preload.program(target)
+            program = load_program(told.target)
             await stack.enter_async_context(program.lifespan())
         except Exception as error:  # noqa: BLE001 - a failed attempt, with its retry policy's patience; not a crash
             await _refuse(line, error)
             return
         executor = Executor(
-            program, store.engine, _LineReporter(line), Threads(1), worker_id=worker_id, tenant=tenant
+            program, store.engine, _LineReporter(line), Threads(1), worker_id=told.worker_id, tenant=told.tenant
         )
         await _serve_jobs(line, executor, program.registry)
         await store.close()

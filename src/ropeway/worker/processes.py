@@ -1,50 +1,47 @@
-"""Jobs in processes of their own: kept ones for CPU-bound handlers, one for each suspect of a crash.
-
-The processes are forked from a server that has imported the app and does nothing else (`forkserver`), so one is
-there in milliseconds and inherits no thread, lock or connection.
-"""
+"""Jobs in processes of their own: kept ones for CPU-bound handlers, one for each suspect of a crash."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import contextlib
 import os
 import signal
 import socket
-import threading
+import time
 from collections import deque
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from ropeway.core.outcome import Lost, Outcome, Released
-from ropeway.worker import isolated, preload
+from ropeway.worker import isolated
 from ropeway.worker.line import Line
 from ropeway.worker.run import Run, StopReason
 from ropeway.worker.runner import HARD_GRACE
+from ropeway.worker.stem import Ended
+from ropeway.worker.stem_handle import Offspring, Stem, StemGone
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
-
     from ropeway.settings import Settings
     from ropeway.worker.reporter import Reporter
 
 #: Suspects that run at once: after the crash of a child with many slots each of its jobs needs a process.
 MOST_SUSPECTS = 100
+#: Seconds after the end of a process until nothing more of what it has said is waited for.
+LAST_WORDS = 0.5
+#: So many are tried before it is said that none can live.
+STEMS = 3
 
 
 class Processes:
     """`perform` runs a job in a process; a process that dies makes its own job lost, no other."""
 
-    def __init__(self, target: str, settings: Settings, *, worker_id: str, tenant: str, kept: int) -> None:
-        self._target = target
-        self._context = multiprocessing.get_context("forkserver")
-        # All that a process needs: what the server has imported none of them has to.
-        self._context.set_forkserver_preload([preload.__name__, isolated.__name__, "ropeway.worker.child"])
-        self._settings = msgspec.msgpack.encode(settings)
-        self._worker_id = worker_id
-        self._tenant = tenant
+    def __init__(
+        self, target: str, settings: Settings, *, worker_id: str, tenant: str, kept: int, stem: Stem | None = None
+    ) -> None:
+        """`stem`: what they are forked from, if it is there already."""
+        self._serve = isolated.Serve(target, settings, worker_id, tenant)
+        self._stem = stem
+        self._planting = asyncio.Lock()
+        self._closed = False
         self._idle: deque[_Process] = deque()
         self._places = asyncio.Semaphore(kept)
         self._cells = asyncio.Semaphore(MOST_SUSPECTS)
@@ -94,7 +91,7 @@ class Processes:
     async def _in(self, process: _Process, run: Run, *, keep: bool) -> Outcome | None:
         try:
             if run.on_begin is not None:
-                run.on_begin(run)
+                run.on_begin(run, time.monotonic())
             return await process.perform(run, self._reporter)
         finally:
             if keep and process.usable:
@@ -105,42 +102,49 @@ class Processes:
     async def _started(self) -> _Process:
         ours, theirs = socket.socketpair()
         try:
-            made = self._context.Process(
-                target=isolated.main,
-                args=(theirs, self._target, self._settings, self._worker_id, self._tenant),
-                daemon=True,
-            )
-            # The first start also starts the server, which imports the app.
-            await asyncio.to_thread(self._start, made)
+            stem, offspring = await self._forked(theirs)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-        process = _Process(made, await Line.over(ours, isolated.Progressed | isolated.Logged | isolated.Performed))
+        line = await Line.over(ours, isolated.Progressed | isolated.Logged | isolated.Performed)
+        line.send(self._serve)
+        process = _Process(offspring, stem, line)
         self._all.add(process)
         return process
 
-    def _start(self, made: ForkServerProcess) -> None:
-        with _starting:
-            os.environ[preload.VARIABLE] = self._target
+    async def _forked(self, end: socket.socket) -> tuple[Stem, Offspring]:
+        for _ in range(STEMS):
+            if self._closed:
+                raise StemGone("the worker ends")
+            stem = await self._living_stem()
             try:
-                made.start()
-            finally:
-                del os.environ[preload.VARIABLE]
+                return stem, await stem.fork(end)
+            except StemGone:
+                await stem.close()
+        raise StemGone("the process that others are forked from dies as soon as it is started")
+
+    async def _living_stem(self) -> Stem:
+        async with self._planting:
+            if self._stem is not None and self._stem.gone.is_set():
+                await self._stem.close()
+                self._stem = None
+            if self._stem is None:
+                self._stem = await asyncio.to_thread(Stem.spawned, self._serve.target)
+            return self._stem
 
     def _end(self, process: _Process) -> None:
         self._all.discard(process)
         process.kill()
         process.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        self._closed = True
         for process in list(self._all):
             self._end(process)
-
-
-#: One start at a time: the environment tells the server what to load.
-_starting = threading.Lock()
+        if self._stem is not None:
+            await self._stem.close()
 
 
 class _Waiting:
@@ -156,22 +160,21 @@ class _Waiting:
 class _Process:
     """One process and the line to it."""
 
-    def __init__(self, process: ForkServerProcess, line: Line) -> None:
-        self._process = process
+    def __init__(self, offspring: Offspring, stem: Stem, line: Line) -> None:
+        self._offspring = offspring
+        self._stem = stem
         self._line = line
-        self._dead = asyncio.Event()
-        self._peak = 0
         self.usable = True
-        asyncio.get_running_loop().add_reader(process.sentinel, self._died)
+        offspring.ended.add_done_callback(self._died)
 
-    def _died(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        self._dead.set()
+    def _died(self, _ended: object) -> None:
         self.usable = False
+        # What it has started may hold its end of the line, and live for ever.
+        asyncio.get_running_loop().call_later(LAST_WORDS, self._line.close)
 
     @property
     def answers(self) -> bool:
-        """That it died is told by its server, a moment later; its line is closed before that."""
+        """That it died is told by its stem, a moment later; its line is closed before that."""
         return not self._line.hung_up()
 
     async def perform(self, run: Run, reporter: Reporter | None) -> Outcome | None:
@@ -205,25 +208,33 @@ class _Process:
         """The line closed: the process is dead, or will be."""
         self.usable = False
         self.kill()
-        await self._dead.wait()
+        ended = await self._end()
         if run.stop is StopReason.REVOKED:
             return None
         if run.stop is StopReason.SHUTDOWN:
             return Released()  # it did not stop in time and was killed from here
-        code = self._process.exitcode or 0
         return Lost(
             "timeout" if run.stop is StopReason.TIMEOUT else "crashed",
-            exit_code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            peak_rss_bytes=self._peak or None,
+            exit_code=ended.exit_code if ended is not None and ended.exit_code >= 0 else None,
+            signal=-ended.exit_code if ended is not None and ended.exit_code < 0 else None,
+            peak_rss_bytes=ended.peak_rss_bytes if ended is not None else None,
         )
 
+    async def _end(self) -> Ended | None:
+        """How it ended; None when its stem went before it, and nobody knows."""
+        alone = asyncio.create_task(self._stem.gone.wait())
+        either: list[asyncio.Future[Any]] = [self._offspring.ended, alone]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alone.cancel()
+        return self._offspring.ended.result() if self._offspring.ended.done() else None
+
     async def _watch(self, run: Run) -> None:
-        """Notes the memory it takes, and kills what does not stop when it is told to."""
+        """Kills what does not stop when it is told to."""
         loop = asyncio.get_running_loop()
         told_at: float | None = None
-        while not self._dead.is_set():
-            self._peak = max(self._peak, _peak_rss(self._process.pid))
+        while not self._offspring.ended.done():
             if run.stop is not None:
                 told_at = told_at if told_at is not None else loop.time()
                 patience = HARD_GRACE if run.stop is StopReason.TIMEOUT else 0.4
@@ -236,21 +247,11 @@ class _Process:
         self._line.send(isolated.Interrupt(reason))
 
     def kill(self) -> None:
-        if self._process.pid is not None and not self._dead.is_set():
-            try:
-                os.kill(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        # Nobody tells of its end when its stem is gone, and its number may be another's by now.
+        gone = self._offspring.ended.done() or (self._stem.gone.is_set() and self._line.hung_up())
+        if not gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._offspring.pid, signal.SIGKILL)
 
     def close(self) -> None:
         self._line.close()
-
-
-def _peak_rss(pid: int | None) -> int:
-    """The most memory a process has held, in bytes; 0 where that cannot be known."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    line = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0")
-    return int(line.split()[1]) * 1024

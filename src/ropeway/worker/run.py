@@ -47,8 +47,8 @@ class Run(msgspec.Struct, eq=False):
     interruptible: bool = False
     #: A thread or process that runs the handler; None while it runs on the loop.
     place: Interruptible | None = None
-    #: Called when the handler is about to run, if that is not at once.
-    on_begin: Callable[[Run], None] | None = None
+    #: Called with the time when the handler is about to run, if that is not at once.
+    on_begin: Callable[[Run, float], None] | None = None
     outcome: Outcome | None = None
     #: The handler's own transaction has completed the job.
     committed: bool = False

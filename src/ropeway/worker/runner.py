@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from ropeway.core.lease import Lease
@@ -15,6 +16,7 @@ from ropeway.engines.protocol import Leased
 from ropeway.observability import names
 from ropeway.observability.logs import logger
 from ropeway.task.spec import failure
+from ropeway.worker.leftovers import Leftovers
 from ropeway.worker.run import Run, StopReason
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ BUFFER_SECONDS = 0.05
 MOST_BUFFERED = 1_000
 #: A buffered job that has not been started after so long is given back: the handlers became slow.
 STALE_SECONDS = 2.0
+#: Handlers that never wait run one after the other for so long; then the loop's other callbacks have their turn.
+TURN_SECONDS = 0.001
 
 _NEVER = float("inf")
 
@@ -41,8 +45,13 @@ class Performs(Protocol):
 
 
 class Runner:
-    """All methods belong to the loop's thread. `on_end` gets every run that has ended; `on_room` is called when
-    a slot has become free."""
+    """All methods belong to the loop's thread. `on_end` gets the runs that have ended, all of a turn of the loop
+    together; `on_room` is called when a slot has become free.
+
+    A handler that waits for something has a task of its own. Those that never do share one, the starter: it runs
+    what is in the buffer for as long as each handler ends in the same step of the loop and leaves nothing behind.
+    Every task begins in the context in which the runner was made.
+    """
 
     def __init__(
         self,
@@ -52,7 +61,7 @@ class Runner:
         ledger: Ledger,
         tally: Tally,
         *,
-        on_end: Callable[[Run], None],
+        on_end: Callable[[list[Run]], None],
         on_room: Callable[[], None],
         count_queues: bool = False,
     ) -> None:
@@ -64,6 +73,7 @@ class Runner:
         self._on_end = on_end
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._log = logger("ropeway.worker")
         self._free = list(range(ledger.slots - 1, -1, -1))
         #: By slot: a job that was taken away and leased again may run beside its older run for a moment.
@@ -71,6 +81,8 @@ class Runner:
         self._ended: list[Run] = []
         self._buffer: deque[Leased] = deque()
         self._buffered_at = 0.0
+        #: The task that starts jobs, until it has given way or one of its handlers was seen to wait.
+        self._starter: asyncio.Task[None] | None = None
         self._held: Counter[str] | None = Counter() if count_queues else None
         self._earliest = _NEVER
         self._timer: asyncio.TimerHandle | None = None
@@ -136,7 +148,9 @@ class Runner:
                 self._buffer.append(leased)
         if urgent:
             self._buffer.extendleft(reversed(urgent))
-        self._fill()
+        if self._buffer:
+            self._idle.clear()
+            self._fill()
 
     def give_back(self) -> list[Leased]:
         """Empty the buffer; the caller releases what it gets."""
@@ -173,46 +187,91 @@ class Runner:
         self._hand_on()
 
     def _fill(self) -> None:
-        while self._free and self._buffer:
-            self._start(self._buffer.popleft())
-        if not self._buffer:
-            self._buffered_at = _NEVER
+        """Have a task start what slots are free for, in the buffer's order."""
+        if self._starter is None and self._free and self._buffer:
+            run = self._assign(self._buffer.popleft(), time.monotonic())
+            self._starter = self._new_task(self._start(run))
+            # It comes right behind the first step of that task.
+            self._loop.call_soon(self._spread, context=self._context)
 
-    def _start(self, leased: Leased) -> None:
+    def _spread(self) -> None:
+        """If the starter is still at it, its handler waits for something, or has left something behind. Those in
+        the buffer are likely to do the same: each gets a task of its own, as many as slots are free."""
+        if self._starter is None:
+            return
+        self._starter = None
+        now = time.monotonic()
+        while self._free and self._buffer:
+            run = self._assign(self._buffer.popleft(), now)
+            run.task = self._new_task(self._run(run))
+
+    def _new_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(work, context=self._context.copy())
+
+    def _assign(self, leased: Leased, now: float) -> Run:
+        """Give a job a slot."""
         job = leased.job
         spec = self._registry.get(job.type)
         run = Run(leased, spec, self._free.pop())
         # A job that has lost a worker before is a suspect: it runs where it can hurt nobody else.
-        isolated = (
+        if (
             self._isolator is not None
             and spec is not None
             and (spec.kind == "process" or job.lease_lost_count > 0)
-        )
-        if isolated:
+        ):
             # Its time begins when it has a process: it may have to wait for one.
-            run.started = time.monotonic()
+            run.started = now
             run.on_begin = self._begin
         else:
-            self._begin(run)
+            self._begin(run, now)
         self._running[run.slot] = run
-        self._idle.clear()
         if job.started_at is not None:
             self._tally.started(job.queue, job.type, (job.started_at - job.run_at).total_seconds())
-        performer = self._isolator if isolated and self._isolator is not None else self._executor
-        run.task = self._loop.create_task(self._run(run, performer))
+        return run
 
-    async def _run(self, run: Run, performer: Performs) -> None:
-        self._enter(run, isolated=performer is self._isolator)
-        try:
-            run.outcome = await performer.perform(run)
-        except BaseException as error:  # noqa: BLE001 - a defect of ours must not cost the worker a slot
+    async def _start(self, run: Run) -> None:
+        """The starter: this run, and others from the buffer."""
+        task = self._starter
+        leftovers = Leftovers()
+        give_way_at = time.monotonic() + TURN_SECONDS
+        while True:
+            run.task = task
+            performer = self._enter(run)
+            try:
+                run.outcome = await performer.perform(run)
+            except BaseException as error:  # noqa: BLE001 - a defect of ours must not cost the worker a slot
+                self._defect(run, error)
             if self._abandoned:
                 return
+            now = time.monotonic()
+            self._end(run, now)
+            if self._starter is not task:
+                return  # the handler has waited: it had this task for itself
+            if now >= give_way_at or not self._buffer:
+                self._starter = None  # what there is to start is started when this has been handed on
+                return
+            if not leftovers.none():
+                return
+            run = self._assign(self._buffer.popleft(), now)
+
+    async def _run(self, run: Run) -> None:
+        """One run in a task of its own."""
+        performer = self._enter(run)
+        try:
+            run.outcome = await performer.perform(run)
+        except BaseException as error:  # noqa: BLE001 - see above
+            self._defect(run, error)
+        if not self._abandoned:
+            self._end(run, time.monotonic())
+
+    def _defect(self, run: Run, error: BaseException) -> None:
+        if not self._abandoned:
             self._log.error(names.LOOP_FAILED, loop="run", error=repr(error), exc_info=error)
             run.outcome = failure(error)
-        if self._abandoned:
-            return
-        run.seconds = time.monotonic() - run.started
+
+    def _end(self, run: Run, now: float) -> None:
+        run.seconds = now - run.started
+        run.task = None
         self._ledger.end(run.slot)
         self._free.append(run.slot)
         del self._running[run.slot]
@@ -221,34 +280,38 @@ class Runner:
         self.finished += 1
         self._ended.append(run)
         if len(self._ended) == 1:
-            self._loop.call_soon(self._hand_on)
+            self._loop.call_soon(self._hand_on, context=self._context)
 
     def _hand_on(self) -> None:
-        """Hand on all that ended in this turn of the loop: with very short jobs that is a whole round of slots."""
+        """Hand on all that ended in this turn of the loop: with very short jobs that is many."""
         ended, self._ended = self._ended, []
-        for run in ended:
-            self._on_end(run)
+        if ended:
+            self._on_end(ended)
         if self._buffer:
             self._fill()
         elif not self._running:
             self._idle.set()
         self._on_room()
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Run, now: float) -> None:
         """The job's time begins now."""
-        run.started = started = time.monotonic()
+        run.started = now
         timeout = run.leased.job.timeout
         if timeout > 0:
-            run.soft_deadline = deadline = started + timeout
+            run.soft_deadline = deadline = now + timeout
             if deadline < self._earliest:
                 self._arm(deadline)
 
-    def _enter(self, run: Run, *, isolated: bool) -> None:
-        """Note the start where the parent sees it. Not before the task's first step: a job whose process dies
-        while it still waits for that has no part in the death, and is given back."""
-        # The parent kills a whole child for a hard deadline; an isolated job's process is killed from here.
-        hard = run.soft_deadline + HARD_GRACE if run.soft_deadline and not isolated else 0.0
-        self._ledger.start(run.slot, run.leased.job.id, run.started, hard, isolated=isolated)
+    def _enter(self, run: Run) -> Performs:
+        """Note the start where the parent sees it; who performs it. Not before the task's first step: a job whose
+        process dies while it still waits for that has no part in the death, and is given back."""
+        if run.on_begin is not None and self._isolator is not None:
+            # The parent kills a whole child for a hard deadline; an isolated job's process is killed from here.
+            self._ledger.start(run.slot, run.leased.job.id, run.started, 0.0, isolated=True)
+            return self._isolator
+        hard = run.soft_deadline + HARD_GRACE if run.soft_deadline else 0.0
+        self._ledger.start(run.slot, run.leased.job.id, run.started, hard, isolated=False)
+        return self._executor
 
     # ── soft timeouts: one timer for the earliest deadline, none per job ──
 

@@ -87,11 +87,10 @@ class Worker:
     def start(self) -> None:
         self._fetcher.start()
 
-    def _ended(self, run: Run) -> None:
-        finished = self.runner.finished
-        if self._options.max_jobs and finished >= self._options.max_jobs:
+    def _ended(self, runs: list[Run]) -> None:
+        if self._options.max_jobs and self.runner.finished >= self._options.max_jobs:
             self._limit_reached.set()
-        self._completer.put(run)
+        self._completer.put(runs)
 
     async def limit_reached(self) -> None:
         """Returns when this process has run as many jobs as it may."""
@@ -157,4 +156,4 @@ class Worker:
             check.cancel()
         self._threads.close()
         if self._processes is not None:
-            self._processes.close()
+            await self._processes.close()
