@@ -14,7 +14,7 @@ import msgspec
 from ropeway.client.declaring import TaskDecorator
 from ropeway.client.engines import Engines
 from ropeway.client.handles import JobHandle, SyncJobHandle
-from ropeway.client.producer import Producer
+from ropeway.client.producer import Producer, Windows
 from ropeway.client.schedules import Schedules, SyncSchedules
 from ropeway.client.tasks import Call, Task
 from ropeway.core import fields
@@ -23,7 +23,7 @@ from ropeway.core.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TENANT, DEFAULT_TIMEO
 from ropeway.core.schedule import Missed, NewSchedule
 from ropeway.core.window import Window
 from ropeway.engines.open import engine_for
-from ropeway.engines.protocol import Engine, Enqueued
+from ropeway.engines.protocol import Engine
 from ropeway.settings import Settings
 from ropeway.task.arguments import Arguments
 from ropeway.task.middleware import Middleware
@@ -241,10 +241,10 @@ class Ropeway:
             return []
         tenant, connection = _one_way(calls)
         answers = await self._producer.submit(
-            [call.prepared for call in calls], tenant=tenant, connection=connection
+            [call.job for call in calls], _windows(calls), tenant=tenant, connection=connection
         )
         return [
-            JobHandle(self._engines, call.prepared.spec, answer, tenant)
+            JobHandle.of(self._engines, call.spec, answer, tenant)
             for call, answer in zip(calls, answers, strict=True)
         ]
 
@@ -255,17 +255,17 @@ class Ropeway:
             return []
         tenant, connection = _one_way(calls)
         answers = self._producer.submit_sync(
-            [call.prepared for call in calls], tenant=tenant, connection=connection
+            [call.job for call in calls], _windows(calls), tenant=tenant, connection=connection
         )
         return [
-            SyncJobHandle(self._engines, call.prepared.spec, answer, tenant)
+            SyncJobHandle.of(self._engines, call.spec, answer, tenant)
             for call, answer in zip(calls, answers, strict=True)
         ]
 
     async def job(self, id: UUID | str, *, tenant: str = DEFAULT_TENANT) -> JobHandle[Any]:
         """A handle on a job that was enqueued before, anywhere. Raises NotFound."""
         job = await _look_up(self._engines, id, tenant)
-        return JobHandle(self._engines, self.registry.get(job.type), Enqueued(job.id, job.state), tenant, job)
+        return JobHandle.found(self._engines, self.registry.get(job.type), job, tenant)
 
     async def engine(self) -> Engine:
         """The open engine of the running event loop."""
@@ -313,7 +313,7 @@ class SyncApp:
     def job(self, id: UUID | str, *, tenant: str = DEFAULT_TENANT) -> SyncJobHandle[Any]:
         """As `app.job`, blocking."""
         job = self._engines.run(lambda: _look_up(self._engines, id, tenant), instead="app.job()")
-        return SyncJobHandle(self._engines, self._registry.get(job.type), Enqueued(job.id, job.state), tenant, job)
+        return SyncJobHandle.found(self._engines, self._registry.get(job.type), job, tenant)
 
 
 async def _look_up(engines: Engines, id: UUID | str, tenant: str) -> Job:
@@ -331,6 +331,11 @@ def _one_way(calls: Sequence[Call[Any]]) -> tuple[str, Any]:
         if call.tenant != first.tenant or call.connection is not first.connection:
             raise FieldError("all calls of a batch need the same tenant and connection", index=index)
     return first.tenant, first.connection
+
+
+def _windows(calls: Sequence[Call[Any]]) -> Windows:
+    windows = [call.spec.window for call in calls]
+    return windows if any(windows) else None
 
 
 def task_spec(

@@ -89,6 +89,16 @@ def test_the_page_has_machine_stores_settings_sources_and_targets() -> None:
     assert "make bench-full" in text
 
 
+def test_the_page_says_what_was_measured_elsewhere() -> None:
+    results = made(drain1={"pgqueuer": 1.0}, single={"pgqueuer": 1.0})
+    for sample in results.samples:
+        del sample["on"]  # as samples were before they told
+    assert "| processor | a processor |" in report.markdown(results, [])
+    results.go_on({"processor": "another processor"})
+    results.add("drain1", "pgqueuer", 0, 2.0, "jobs/s")
+    assert "| processor | another processor; a processor (`single`) |" in report.markdown(results, [])
+
+
 def test_peers_on_another_store_stand_beside_ropeway_and_it_says_so() -> None:
     text = page(a_run())
     redis = text[text.index("## Redis") : text.index("## A killed worker, on every store")]

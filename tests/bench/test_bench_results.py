@@ -36,6 +36,18 @@ def test_without_a_common_repeat_the_medians_are_divided() -> None:
     assert ratio.median == 3.0
 
 
+def test_figures_of_different_processors_are_not_compared() -> None:
+    results = made(drain1={"ropeway-postgres": [200.0], "pgqueuer": [100.0]})
+    results.go_on({"processor": "another processor"})
+    assert results.ratio("drain1", "ropeway-postgres", "pgqueuer") is not None, "both were taken before"
+    results.add("drain1", "ropeway-postgres", 0, 400.0, "jobs/s")
+    assert results.ratio("drain1", "ropeway-postgres", "pgqueuer") is None
+    results.add("drain1", "pgqueuer", 0, 100.0, "jobs/s")
+    ratio = results.ratio("drain1", "ropeway-postgres", "pgqueuer")
+    assert ratio is not None
+    assert ratio.median == 4.0
+
+
 def test_what_was_not_measured_has_no_figure_and_no_ratio() -> None:
     results = made(drain1={"ropeway-postgres": 5.0})
     assert results.figure("drain1", "pgqueuer") is None

@@ -13,7 +13,7 @@ from tests.engines.pg_kit import migrated
 _EMPTY = """
 DELETE FROM ropeway.jobs; DELETE FROM ropeway.archive; DELETE FROM ropeway.events; DELETE FROM ropeway.grants;
 DELETE FROM ropeway.keys; DELETE FROM ropeway.queues; DELETE FROM ropeway.schedules;
-DELETE FROM ropeway.workers; DELETE FROM ropeway.lines;
+DELETE FROM ropeway.workers; DELETE FROM ropeway.lines; DELETE FROM ropeway.event_packs;
 DELETE FROM ropeway.api_keys; DELETE FROM ropeway.buckets; DELETE FROM ropeway.actions;
 DELETE FROM ropeway.tenants WHERE id <> 'default';
 UPDATE ropeway.tenants SET name = id, email = NULL, is_active = true, limits = '{}', last_seen_at = NULL;

@@ -914,7 +914,7 @@ SQLITE_MUTANTS = {
         ),
         _sqlite("redrive keeps the budget", "operating", "redrive", "attempts = 0", "attempts = attempts"),
         _sqlite("redrive keeps the losses", "operating", "redrive", "lost = 0", "lost = lost"),
-        _sqlite("running never reclaimed", "upkeeping", "any_expired_grant", "expires_at <= :now", "0"),
+        _sqlite("running never reclaimed", "upkeeping", "expired_grants", "expires_at <= :now", "0"),
         _sqlite("heartbeat shortens", "leasing", "extend_grant", "max(expires_at, :until)", ":until"),
         _sqlite("event lost", "settling", "log", "WHERE place", "WHERE :event <> 'job.reclaimed' AND place"),
         _sqlite("event seq gap", "operating", "redrive", "event_seq + 1", "event_seq + 2"),

@@ -9,8 +9,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from ropeway.core.errors import ConflictError, FieldError, KeyInFlight, LeaseLost
+from ropeway.core.errors import ConflictError, FieldError, KeyInFlight, LeaseLost, RopewayError
 from ropeway.core.job import NewJob, Progress
+from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Snoozed
 from ropeway.core.payload import JobError
 from ropeway.core.states import EventName, State
@@ -205,6 +206,33 @@ class TestDeadlocks:
                 assert len(nacks) == len(cancels) == 100
                 assert all(isinstance(answer, Settled | ConflictError) for answer in nacks)
                 await operator.cancel(ids)
+
+    @pytest.mark.parametrize("call", ["progress", "heartbeat"])
+    async def test_the_victim_among_beats_and_notes_tries_again(self, database: str, call: str) -> None:
+        """Acks lock jobs in the order they lie in the table, notes in the order they are told."""
+        async with opened(database) as engine, connected(database) as other:
+            await enqueue_many(engine, 2)
+            first, second = (await lease_some(engine, 1))[0].lease, (await lease_some(engine, 1))[0].lease
+            # The other side is patient, so the engine is the victim.
+            await other.execute("SET deadlock_timeout = '60s'")
+            holding = other.transaction()
+            await holding.start()
+            await _lock(other, first)
+            if call == "progress":
+                told = asyncio.create_task(engine.progress([(each, Progress(1, 2)) for each in (second, first)]))
+            else:
+                told = asyncio.create_task(engine.heartbeat([second, first]))
+            await waiting_for_lock(other, {"progress": "note_progress(", "heartbeat": "ropeway.heartbeat("}[call])
+            await _lock(other, second)
+            await holding.rollback()
+            answers = await told
+            assert not any(isinstance(answer, RopewayError) for answer in answers), answers
+
+
+async def _lock(connection: asyncpg.Connection[asyncpg.Record], lease: Lease) -> None:
+    """Hold the job and the grant of `lease`."""
+    await connection.execute("SELECT FROM ropeway.jobs WHERE id = $1 FOR UPDATE", lease.job_id)
+    await connection.execute("SELECT FROM ropeway.grants WHERE token = $1 FOR UPDATE", lease.token)
 
 
 class TestLateCommits:

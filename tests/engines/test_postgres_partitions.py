@@ -27,7 +27,7 @@ from ropeway.testing.conformance.kit import (
 )
 from tests.engines.pg_kit import connected, eventually, opened
 
-PARENTS = ("archive_succeeded", "archive_dead", "archive_cancelled", "events")
+PARENTS = ("archive_succeeded", "archive_dead", "archive_cancelled", "events", "event_packs")
 LONG_AGO = (date(2020, 1, 1), date(2020, 1, 2))
 
 
@@ -67,6 +67,16 @@ class TestMakingPartitions:
             for parent in PARENTS:
                 assert wanted <= await days(connection, parent), parent
             assert await engine.ensure_partitions() == 0
+
+    async def test_no_index_of_the_log_is_left_half_empty(self, fresh_database: str) -> None:
+        """Stores that were migrated by 0016 had room in it that nothing takes any more."""
+        async with opened(fresh_database), connected(fresh_database) as connection:
+            told = await connection.fetchval(
+                """SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = 'ropeway' AND c.relname LIKE 'events%'
+                     AND c.reloptions::text LIKE '%fillfactor%'"""
+            )
+            assert told == 0
 
     @pytest.mark.parametrize("how", ["dropped", "detached"])
     @pytest.mark.parametrize(
@@ -138,7 +148,7 @@ class TestMakingPartitions:
             async with connected(fresh_database) as connection:
                 await take_away_all(connection, "dropped")
                 made = await asyncio.gather(*(engine.ensure_partitions() for engine in engines))
-                assert sum(made) == 4 * 5
+                assert sum(made) == len(PARENTS) * 5
                 assert len(await days(connection, "events")) == 5
         finally:
             for engine in engines:
@@ -150,7 +160,7 @@ class TestMakingPartitions:
                 await report.fetch("SELECT * FROM ropeway.archive")
                 await report.fetch("SELECT * FROM ropeway.events")
                 await connection.execute("SELECT ropeway.ensure_partitions($1, $1)", LONG_AGO[0])
-            assert len(await tables_of(connection, LONG_AGO[0])) == 4
+            assert len(await tables_of(connection, LONG_AGO[0])) == len(PARENTS)
             assert (await engine.prune()).jobs == 0
 
 

@@ -587,3 +587,38 @@ async def test_a_look_for_lost_jobs_that_waited_long_leaves_the_first_turn_to_he
         assert await engine.rescue() == [], "it lives"
         clock.advance(60)
         assert [one.id for one in await engine.rescue()] == [leased.job.id]
+
+
+async def test_a_file_that_was_kept_for_longer_than_a_lease_costs_nobody_his_lease(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look every second is on its way when the file is kept; it waits, and so is not made."""
+    monkeypatch.setattr(upkeeping, "LONG_WAIT", 0.0)
+    clock = ManualClock()
+    async with SqliteEngine(str(file), clock=clock) as lives, SqliteEngine(str(file), clock=clock) as looks:
+        await lives.enqueue([NewJob("t")])
+        holder = worker()
+        await lives.lease(["default"], 1, holder)
+        kept = os.open(f"{file}.turn", os.O_RDWR)
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        looking = asyncio.ensure_future(looks.rescue())
+        # Nobody overtakes whoever waits for the turn: the look goes first.
+        await asyncio.to_thread(wait_until, lambda: not _free(f"{file}.gate"), within=30, what="it waits")
+        clock.advance(60)
+        beating = asyncio.ensure_future(lives.heartbeat_owner(holder.owner))
+        os.close(kept)
+        assert await looking == []
+        await beating
+        monkeypatch.undo()
+        assert await looks.rescue() == [], "it lives"
+
+
+def _free(path: str) -> bool:
+    lock = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

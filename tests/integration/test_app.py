@@ -175,6 +175,33 @@ async def test_many_are_stored_or_none(tasks: Tasks) -> None:
             await app.aenqueue_many([tasks.add.call(1), tasks.add.options(tenant="t").call(1)])
 
 
+async def test_many_calls_by_position_are_told_apart_by_their_handles(tasks: Tasks) -> None:
+    async with tasks.app:
+        handles = await tasks.add.aenqueue_many([(n, 1) for n in range(30)])
+        assert [handle.job for handle in handles] == [None] * 30
+        assert {(handle.status, handle.deduplicated, handle.tenant) for handle in handles} == {
+            (State.QUEUED, False, "default")
+        }
+        jobs = [await handle.refresh() for handle in handles]
+        assert [job.id for job in jobs] == [handle.id for handle in handles]
+        assert [msgspec.json.decode(job.payload or b"")["a"] for job in jobs] == list(range(30))
+        assert (len(set(handles)), handles[0] == handles[0], handles[0] == handles[1]) == (30, True, False)
+        assert repr(handles[0]) == f"<JobHandle {handles[0].id} queued>"
+        assert await tasks.add.aenqueue_many([]) == []
+
+
+@pytest.mark.parametrize(("level", "told"), [(logging.DEBUG, 3), (logging.INFO, 0)])
+async def test_each_of_many_is_told_to_a_program_that_wants_to_hear_it(
+    tasks: Tasks, caplog: pytest.LogCaptureFixture, level: int, told: int
+) -> None:
+    async with tasks.app:
+        with caplog.at_level(level, "ropeway.client"):
+            handles = await tasks.add.aenqueue_many([(n, 1) for n in range(3)])
+    lines = [record.getMessage() for record in caplog.records if record.name == "ropeway.client"]
+    assert len(lines) == told
+    assert all(str(handle.id) in line for handle, line in zip(handles, lines, strict=False))
+
+
 def test_sync_code_enqueues_many_of_several_tasks(tasks: Tasks) -> None:
     handles = tasks.app.enqueue_many([tasks.add.call(1), tasks.send.call("x")])
     assert [handle.refresh().type for handle in handles] == ["add", "send"]

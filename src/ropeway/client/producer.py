@@ -7,31 +7,26 @@ import concurrent.futures
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ropeway.client.engines import Engines
-from ropeway.core.job import NewJob
+from ropeway.core.job import Alike, NewJob
 from ropeway.core.window import Window
-from ropeway.engines.protocol import Engine, Enqueued
+from ropeway.engines.protocol import Engine, Enqueued, EnqueuedAlike
 from ropeway.observability import metrics, tracing
 from ropeway.observability.logs import logger
 from ropeway.observability.names import JOB_CREATED
 from ropeway.task.middleware import Middleware, enqueue_middlewares, wrap_enqueue
-from ropeway.task.spec import TaskSpec
 
 log = logger("ropeway.client")
 
 #: Stores jobs together and answers each.
 Store = Callable[[Sequence[NewJob]], Awaitable[Sequence[Enqueued]]]
 
-
-class Prepared(NamedTuple):
-    """A call that was checked and made into a job."""
-
-    spec: TaskSpec
-    job: NewJob
+#: The window of each job's task, if any; None when no task has one.
+Windows = Sequence[Window | None] | None
 
 
 class Producer:
@@ -42,24 +37,26 @@ class Producer:
         self._middlewares = middlewares
 
     async def submit(
-        self, calls: Sequence[Prepared], *, tenant: str, connection: Any = None
+        self, jobs: Sequence[NewJob], windows: Windows, *, tenant: str, connection: Any = None
     ) -> Sequence[Enqueued]:
         engine = self.engines.ready() or await self.engines.here()
         if connection is None:
-            return await self._submit(calls, engine, lambda jobs: engine.enqueue(jobs, tenant=tenant))
+            return await self._submit(jobs, windows, engine, lambda jobs: engine.enqueue(jobs, tenant=tenant))
 
         async def inside(jobs: Sequence[NewJob]) -> Sequence[Enqueued]:
             return [Enqueued(id, None) for id in await engine.enqueue_in(connection, jobs, tenant=tenant)]
 
-        return await self._submit(calls, engine, inside)
+        return await self._submit(jobs, windows, engine, inside)
 
-    def submit_sync(self, calls: Sequence[Prepared], *, tenant: str, connection: Any = None) -> Sequence[Enqueued]:
+    def submit_sync(
+        self, jobs: Sequence[NewJob], windows: Windows, *, tenant: str, connection: Any = None
+    ) -> Sequence[Enqueued]:
         if connection is None:
-            return self.engines.run(lambda: self.submit(calls, tenant=tenant), instead="aenqueue()")
-        return self._submit_in_callers_thread(calls, tenant, connection)
+            return self.engines.run(lambda: self.submit(jobs, windows, tenant=tenant), instead="aenqueue()")
+        return self._submit_in_callers_thread(jobs, windows, tenant, connection)
 
     def _submit_in_callers_thread(
-        self, calls: Sequence[Prepared], tenant: str, connection: Any
+        self, jobs: Sequence[NewJob], windows: Windows, tenant: str, connection: Any
     ) -> Sequence[Enqueued]:
         """Everything but the statement itself runs in the background thread: a connection may be used only in the
         thread that it belongs to."""
@@ -73,24 +70,24 @@ class Producer:
                 asked.set_result((engine, jobs))
                 return asyncio.wrap_future(stored)
 
-            return await self._submit(calls, engine, store)
+            return await self._submit(jobs, windows, engine, store)
 
         whole = self.engines.start(submit, instead="aenqueue()")
         either: tuple[concurrent.futures.Future[Any], ...] = (whole, asked)
         concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
         if asked.done():
-            engine, jobs = asked.result()
+            engine, asked_for = asked.result()
             try:
-                ids = engine.enqueue_in_sync(connection, jobs, tenant=tenant)
+                ids = engine.enqueue_in_sync(connection, asked_for, tenant=tenant)
                 stored.set_result([Enqueued(id, None) for id in ids])
             except BaseException as error:  # noqa: BLE001 - raised below, to the middleware first
                 stored.set_exception(error)
         return whole.result()
 
-    async def _submit(self, calls: Sequence[Prepared], engine: Engine, store: Store) -> Sequence[Enqueued]:
-        jobs: Sequence[NewJob] = [call.job for call in calls]
+    async def _submit(
+        self, jobs: Sequence[NewJob], windows: Windows, engine: Engine, store: Store
+    ) -> Sequence[Enqueued]:
         middlewares = enqueue_middlewares(self._middlewares) if self._middlewares else ()
-        windows = any(call.spec.window is not None for call in calls)
         traced = tracing.active()
         if not (middlewares or windows or traced):
             answers = await store(jobs)
@@ -98,7 +95,7 @@ class Producer:
             # What tells a repeated call from another one is what the caller asked for, not what is added here.
             jobs = [_with_fingerprint(job) for job in jobs]
             if windows:
-                jobs = _moved(calls, jobs, await engine.now())
+                jobs = _moved(jobs, windows, await engine.now())
             first = jobs[0]
             with tracing.enqueue_span(first.type, first.queue, count=len(jobs)):
                 if traced:
@@ -114,10 +111,9 @@ def _with_fingerprint(job: NewJob) -> NewJob:
     return msgspec.structs.replace(job, fingerprint=job.body_fingerprint())
 
 
-def _moved(calls: Sequence[Prepared], jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
+def _moved(jobs: Sequence[NewJob], windows: Sequence[Window | None], now: datetime) -> list[NewJob]:
     return [
-        job if call.spec.window is None else in_window(job, call.spec.window, now)
-        for call, job in zip(calls, jobs, strict=True)
+        job if window is None else in_window(job, window, now) for job, window in zip(jobs, windows, strict=True)
     ]
 
 
@@ -137,16 +133,23 @@ def _tell(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         count = metrics.deduplicated if answers[0].deduplicated else metrics.enqueued
         count(jobs[0].queue, jobs[0].type, 1)
     else:
-        numbers = Counter(
-            (job.queue, job.type, answer.deduplicated) for job, answer in zip(jobs, answers, strict=True)
-        )
-        for (queue, type, deduplicated), number in numbers.items():
-            (metrics.deduplicated if deduplicated else metrics.enqueued)(queue, type, number)
-    if not log.tells_debug:
+        for (queue, type, deduplicated), number in _numbers(jobs, answers).items():
+            if number:
+                (metrics.deduplicated if deduplicated else metrics.enqueued)(queue, type, number)
+    if not log.debug_is_heard():
         return
     for job, answer in zip(jobs, answers, strict=True):
         if not answer.deduplicated:
             log.debug(JOB_CREATED, job_id=answer.id, type=job.type, queue=job.queue)
+
+
+def _numbers(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Counter[tuple[str, str, bool]]:
+    """How many jobs of each queue and type were stored, and how many were there already."""
+    if isinstance(jobs, Alike):
+        queue, type = jobs.model.queue, jobs.model.type
+        known = 0 if isinstance(answers, EnqueuedAlike) else sum([answer.deduplicated for answer in answers])
+        return Counter({(queue, type, True): known, (queue, type, False): len(answers) - known})
+    return Counter((job.queue, job.type, answer.deduplicated) for job, answer in zip(jobs, answers, strict=True))
 
 
 # ── Middleware round a batch ──

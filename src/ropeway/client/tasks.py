@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ropeway.client.handles import JobHandle, SyncJobHandle
-from ropeway.client.producer import Prepared, Producer
-from ropeway.core.errors import FieldError, RopewayError
+from ropeway.client.producer import Producer
+from ropeway.core.errors import FieldError
 from ropeway.core.job import DEFAULT_TENANT, NewJob
 from ropeway.core.unique import Unique
+from ropeway.core.window import Window
 from ropeway.engines.protocol import Enqueued
 from ropeway.task.options import Priority, Retry, Seconds, job_fields
-from ropeway.task.spec import TaskDefaults, TaskSpec
+from ropeway.task.spec import JobMaker, TaskDefaults, TaskSpec
 
 #: The parameters of an enqueue, and the job's result.
 P = ParamSpec("P")
@@ -31,10 +32,11 @@ Arguments = Mapping[str, Any] | tuple[Any, ...]
 class Call(Generic[R]):
     """A call that is checked but not enqueued yet: `app.enqueue_many` takes calls of different tasks."""
 
-    __slots__ = ("connection", "prepared", "tenant")
+    __slots__ = ("connection", "job", "spec", "tenant")
 
-    def __init__(self, prepared: Prepared, tenant: str, connection: Any) -> None:
-        self.prepared = prepared
+    def __init__(self, spec: TaskSpec, job: NewJob, tenant: str, connection: Any) -> None:
+        self.spec = spec
+        self.job = job
         self.tenant = tenant
         self.connection = connection
 
@@ -68,33 +70,30 @@ class BoundTask(Generic[P, R]):
 
         For code without an event loop. Raises FieldError, naming the argument, for what does not fit.
         """
-        return self._many_sync([self._prepared(args, kwargs)])[0]
+        return self._many_sync([self._make.one(args, kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `enqueue`, for async code."""
-        prepared = (self._prepared(args, kwargs),)
-        (answer,) = await self._producer.submit(prepared, tenant=self._tenant, connection=self._connection)
-        return JobHandle(self._producer.engines, self.spec, answer, self._tenant)
+        (answer,) = await self._submit((self._make.one(args, kwargs),))
+        return JobHandle.of(self._producer.engines, self.spec, answer, self._tenant)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[SyncJobHandle[R]]:
         """Store a job for each of `calls`, all of them or none.
 
         Each is a mapping of arguments by name or a tuple of them by position. Raises FieldError with its index.
         """
-        return self._many_sync(self._all_prepared(calls))
+        return self._many_sync(self._make.many(calls))
 
     async def aenqueue_many(self, calls: Iterable[Arguments]) -> list[JobHandle[R]]:
         """As `enqueue_many`, for async code."""
-        prepared = self._all_prepared(calls)
-        if not prepared:
+        jobs = self._make.many(calls)
+        if not jobs:
             return []
-        answers = await self._producer.submit(prepared, tenant=self._tenant, connection=self._connection)
-        engines, spec, tenant = self._producer.engines, self.spec, self._tenant
-        return [JobHandle(engines, spec, answer, tenant) for answer in answers]
+        return JobHandle.all_of(self._producer.engines, self.spec, await self._submit(jobs), self._tenant)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The call alone, checked: for `app.enqueue_many`."""
-        return Call(self._prepared(args, kwargs), self._tenant, self._connection)
+        return Call(self.spec, self._make.one(args, kwargs), self._tenant, self._connection)
 
     def options(
         self,
@@ -159,42 +158,23 @@ class BoundTask(Generic[P, R]):
             self._connection if connection is None else connection,
         )
 
-    def _prepared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
-        return Prepared(self.spec, self._make(args, kwargs))
-
     @cached_property
-    def _make(self) -> Callable[[Sequence[Any], Mapping[str, Any]], NewJob]:
+    def _make(self) -> JobMaker:
         return self.spec.maker(self._options, self._defaults())
 
-    def _all_prepared(self, calls: Iterable[Arguments]) -> list[Prepared]:
-        spec, make = self.spec, self._make
-        prepared: list[Prepared] = []
-        try:
-            for call in calls:
-                if isinstance(call, tuple):
-                    job = make(call, {})
-                elif isinstance(call, Mapping):
-                    job = make((), call)
-                else:
-                    raise FieldError(
-                        f"{spec.name}: {type(call).__name__} is not a call",
-                        pointer="/payload",
-                        hint="give a dict of arguments by name, or a tuple of them by position",
-                    )
-                prepared.append(Prepared(spec, job))
-        except RopewayError as error:
-            error.index = len(prepared)
-            raise
-        return prepared
+    def _submit(self, jobs: Sequence[NewJob]) -> Awaitable[Sequence[Enqueued]]:
+        return self._producer.submit(jobs, self._windows(jobs), tenant=self._tenant, connection=self._connection)
 
-    def _many_sync(self, prepared: Sequence[Prepared]) -> list[SyncJobHandle[R]]:
-        if not prepared:
+    def _many_sync(self, jobs: Sequence[NewJob]) -> list[SyncJobHandle[R]]:
+        if not jobs:
             return []
-        answers = self._producer.submit_sync(prepared, tenant=self._tenant, connection=self._connection)
-        return [self._sync_handle(answer) for answer in answers]
+        answers = self._producer.submit_sync(
+            jobs, self._windows(jobs), tenant=self._tenant, connection=self._connection
+        )
+        return SyncJobHandle.all_of(self._producer.engines, self.spec, answers, self._tenant)
 
-    def _sync_handle(self, answer: Enqueued) -> SyncJobHandle[R]:
-        return SyncJobHandle(self._producer.engines, self.spec, answer, self._tenant)
+    def _windows(self, jobs: Sequence[NewJob]) -> Sequence[Window] | None:
+        return None if self.spec.window is None else [self.spec.window] * len(jobs)
 
 
 def _other(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from ropeway.core import fields, unique
 from ropeway.core.errors import FieldError
+from ropeway.core.lazily import MadeLazily
 from ropeway.core.payload import JobError, check_flat_payload, check_payload
 from ropeway.core.retry import RetryPolicy
 from ropeway.core.states import CancelReason, DeadReason, State
@@ -96,6 +97,10 @@ class NewJob(msgspec.Struct, frozen=True):
         For the many calls of one task: 1 µs instead of 4.
         """
         (check_flat_payload if flat else check_payload)(payload, max_bytes=LARGEST_PAYLOAD)
+        return self.holding(payload)
+
+    def holding(self, payload: bytes) -> NewJob:
+        """The same for a payload that was checked."""
         made = copy(self)
         force_setattr(made, "payload", payload)
         return made
@@ -139,6 +144,27 @@ class NewJob(msgspec.Struct, frozen=True):
             within = None if rule.within is None else float(rule.within)
             body["unique"] = [rule.by, rule.key, within, sorted(rule.blocking_states)]
         return unique.fingerprint(body, self.payload)
+
+
+class Alike(MadeLazily[NewJob]):
+    """New jobs that differ in their payloads alone, as the many calls of one task do. The payloads were checked.
+
+    Who knows it looks at `model` once for all of them.
+    """
+
+    __slots__ = ("model", "payloads")
+
+    def __init__(self, model: NewJob, payloads: Sequence[bytes]) -> None:
+        super().__init__()
+        #: Any of them, but for the payload.
+        self.model = model
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def make(self) -> list[NewJob]:
+        return [self.model.holding(payload) for payload in self.payloads]
 
 
 _WHEN = frozenset({"run_at", "delay"})

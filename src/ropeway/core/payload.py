@@ -27,8 +27,8 @@ MAX_TRACEBACK_BYTES: Final = 16_384
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
-_INT_MIN = -(2**63)
-_INT_MAX = 2**63 - 1
+INT_MIN = -(2**63)
+INT_MAX = 2**63 - 1
 #: Any integer with fewer digits than this fits 64 bits.
 _INT_DIGITS = 19
 #: A pointer is made of the sender's own keys, which may be long; an error must stay short.
@@ -133,7 +133,7 @@ _OUT_OF_RANGE = _OutOfRange()
 def _fits(digits: str) -> bool:
     """Whether an integer fits 64 bits; never converts a long one, which takes quadratic time."""
     length = len(digits) - digits.startswith("-")
-    return length < _INT_DIGITS or (length == _INT_DIGITS and _INT_MIN <= int(digits) <= _INT_MAX)
+    return length < _INT_DIGITS or (length == _INT_DIGITS and INT_MIN <= int(digits) <= INT_MAX)
 
 
 def _exact_int(digits: str) -> _OutOfRange | None:

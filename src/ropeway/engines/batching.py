@@ -10,7 +10,7 @@ import msgspec
 
 from ropeway.core import fields
 from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch, PayloadError
-from ropeway.core.job import NewJob
+from ropeway.core.job import Alike, NewJob
 from ropeway.core.states import LIVE_STATES, State
 from ropeway.core.unique import key_is_free
 from ropeway.engines.protocol import Enqueued
@@ -23,6 +23,13 @@ def check_batch(jobs: Sequence[NewJob], now: datetime, max_payload_bytes: int) -
     """Refuse a batch that is too long, or a job that is too large or beyond the horizon, naming its index."""
     if len(jobs) > MAX_ENQUEUE:
         raise BatchTooLarge(f"at most {MAX_ENQUEUE:,} jobs in one call", hint="send them in several calls")
+    if (
+        isinstance(jobs, Alike)
+        and jobs.model.run_at is None
+        and jobs.model.expires_at is None
+        and max(map(len, jobs.payloads)) <= max_payload_bytes
+    ):
+        return
     for index, job in enumerate(jobs):
         if len(job.payload) > max_payload_bytes:
             raise PayloadError(

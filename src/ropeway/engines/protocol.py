@@ -28,6 +28,7 @@ from ropeway.core.fleet import SEEN_WITHIN, WorkerInfo
 from ropeway.core.history import Depth, Observed, Sample
 from ropeway.core.job import DEFAULT_TENANT, Job, NewJob, Progress
 from ropeway.core.joblog import DEFAULT_LINES, LogLine
+from ropeway.core.lazily import MadeLazily
 from ropeway.core.lease import Lease
 from ropeway.core.limits import Taken
 from ropeway.core.outcome import Lost, Outcome
@@ -69,7 +70,7 @@ class EngineRules(msgspec.Struct, frozen=True):
         return max(self.keep_events, self.keep_succeeded, self.keep_cancelled, self.keep_dead)
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to one new job. A duplicate carries the first job's id; its state is None once it was pruned."""
 
     id: UUID
@@ -78,6 +79,33 @@ class Enqueued(msgspec.Struct, frozen=True):
     #: When the store took it, and its place in line, exactly as `get` will show them. None for a duplicate.
     created_at: datetime | None = None
     run_at: datetime | None = None
+
+
+class EnqueuedAlike(MadeLazily[Enqueued]):
+    """The answers to jobs that were all stored at one time, in one state.
+
+    `places` makes each one's place in line; it is called if somebody asks for that.
+    """
+
+    __slots__ = ("_places", "created_at", "ids", "state")
+
+    def __init__(
+        self, ids: Sequence[UUID], state: State, created_at: datetime, places: Callable[[], Sequence[datetime]]
+    ) -> None:
+        super().__init__()
+        self.ids = ids
+        self.state = state
+        self.created_at = created_at
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def make(self) -> list[Enqueued]:
+        return [
+            Enqueued(id, self.state, created_at=self.created_at, run_at=place)
+            for id, place in zip(self.ids, self._places(), strict=True)
+        ]
 
 
 class Weighted(NamedTuple):
@@ -173,7 +201,7 @@ class Subscription(Protocol):
 
 
 class Submitting(Protocol):
-    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> Sequence[Enqueued]:
         """Store all of `jobs`, durably, or none: a refusal is raised with the index of its job."""
         ...
 

@@ -91,8 +91,8 @@ async def settle(
     answers: dict[int, Settled | RopewayError] = {}
     fault("settle.before")
     for positions in _rounds(settlements):
-        acks = [i for i in positions if isinstance(settlements[i].outcome, Done)]
         others = [i for i in positions if not isinstance(settlements[i].outcome, Done)]
+        acks = [i for i in positions if isinstance(settlements[i].outcome, Done)] if others else positions
         if acks:
             acking = _acks(store, tenant, settlements, acks, rules, answers)
             await (after_write(acking) if answers else acking)

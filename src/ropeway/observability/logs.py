@@ -45,6 +45,7 @@ class Logger:
 
     `exc_info=True` or an exception adds the traceback; `exception` is `error` with it. `tells_debug` and
     `tells_info` say whether such lines go anywhere: where there is one per job, its fields cost more than asking.
+    In a program that has its own logging, they are for `logging` to judge, line by line; `debug_is_heard` asks it.
     """
 
     __slots__ = (
@@ -66,6 +67,12 @@ class Logger:
         self.fields = fields
         _all.add(self)
         _connect(self)
+
+    def debug_is_heard(self) -> bool:
+        """As `tells_debug`, also of `logging`: for many lines at once."""
+        if _output is None:
+            return logging.getLogger(self.name).isEnabledFor(logging.DEBUG)
+        return self.tells_debug
 
     def bind(self, **fields: Any) -> Logger:
         return Logger(self.name, {**self.fields, **fields})

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import msgspec
 
 from ropeway.core.errors import BadArguments, FieldError
 from ropeway.core.job import Job
+from ropeway.core.payload import INT_MAX, INT_MIN
 from ropeway.task.context import JobContext
 from ropeway.task.conversion import (
     ENCODING_ERRORS,
@@ -27,6 +29,7 @@ from ropeway.task.conversion import (
     decoder_of,
     difference,
     is_flat,
+    lines_of_json,
     struct_decoder,
     to_json,
 )
@@ -39,6 +42,10 @@ _JOB = -2
 _astuple = msgspec.structs.astuple
 _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NOTHING = b"{}"
+#: How msgspec writes a NUL, among other characters that are rare in text.
+_ESCAPED = b"\\u"
+#: A value of one of these very types, under an annotation that says no more, is always read back as it was.
+_FAITHFUL = (int, str, bool)
 #: What reading a payload may raise.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -71,6 +78,9 @@ class Arguments:
         #: A call that gives every argument by position can be compared as a whole with what comes back.
         self._comparable = not (rest or self._whole or self._untyped) and self._positional == self.names
         self._decode = self._compile(values, closed=not rest)
+        self._faithful = self._comparable and all(p.annotation in _FAITHFUL for p in values)
+        self._kinds = [{p.annotation} for p in values] if self._faithful else []
+        self._in_order = self._compile_in_order(values) if self._faithful else None
         named = [parameter for parameter in signature.parameters if parameter.role != "rest"]
         self._layout = [self._source(p) for p in named if not p.by_keyword]
         self._keywords = {p.name: self._source(p) for p in named if p.by_keyword}
@@ -111,6 +121,28 @@ class Arguments:
                 if came is not value and (came != value or name in self._untyped):
                     self._check_same(name, value, came)
         return data
+
+    def encode_all(self, calls: Sequence[Any]) -> list[bytes] | None:
+        """The payloads of many calls, checked; None when the calls have to be looked at one by one.
+
+        For the most common calls, 0.7 µs each instead of 4: all by position, each argument of the very type that
+        its annotation names, which is int, str or bool. Such arguments come back as they are, so nothing is read
+        back. Of what `check_payload` looks for, only an integer out of range and a NUL can be there: a payload is
+        one object, whose names differ, with nothing inside, and half a surrogate pair is not written at all. How
+        long it is, is left to the caller.
+        """
+        if self._in_order is None or set(map(type, calls)) != {tuple}:
+            return None
+        try:
+            columns = list(zip(*calls, strict=True))
+            if [set(map(type, column)) for column in columns] != self._kinds:
+                return None
+            lines = lines_of_json(list(starmap(self._in_order, calls)))
+        except (TypeError, *ENCODING_ERRORS):
+            return None
+        if _ESCAPED in lines or not all(map(_in_range, columns)):
+            return None
+        return lines.split(b"\n")[:-1]
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self._positional):
@@ -275,6 +307,13 @@ class Arguments:
         )
         return struct_decoder(kind).decode
 
+    def _compile_in_order(self, values: Sequence[Parameter]) -> Callable[..., Any]:
+        """What takes all arguments of a call by position and is written as their object."""
+        names = self._attributes
+        fields = [(names[p.name], p.annotation) for p in values]
+        rename = {attribute: name for name, attribute in names.items()}
+        return msgspec.defstruct("Call", fields, rename=rename, gc=False)
+
     def _source(self, parameter: Parameter) -> int:
         if parameter.role == "value":
             return self.names.index(parameter.name)
@@ -288,6 +327,11 @@ class Arguments:
         if near:
             return f"did you mean {near[0]!r}?"
         return f"it takes {', '.join(self.names)}" if self.names else "it takes none"
+
+
+def _in_range(column: Sequence[Any]) -> bool:
+    """Whether arguments, when they are integers, all fit 64 bits."""
+    return type(column[0]) is not int or (min(column) >= INT_MIN and max(column) <= INT_MAX)
 
 
 def _same(default: Any) -> Callable[[], Any]:

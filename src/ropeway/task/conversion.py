@@ -49,6 +49,8 @@ def _one_line(error: ValueError) -> str:
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 #: A value as JSON. Raises TypeError, OverflowError, RecursionError or a ValueError for what JSON has no form for.
 to_json = _encoder.encode
+#: Many values, each on a line that it alone ends.
+lines_of_json = _encoder.encode_lines
 #: What such an encoder may raise.
 ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 

@@ -6,7 +6,7 @@ import concurrent.futures
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,24 @@ from typing import Any, Literal
 import msgspec
 
 from ropeway.core import fields
-from ropeway.core.errors import BadArguments, ConfigurationError, PayloadError, RopewayError, UnknownTask
-from ropeway.core.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, DEFAULT_QUEUE, DEFAULT_TIMEOUT, Job, NewJob
+from ropeway.core.errors import (
+    BadArguments,
+    ConfigurationError,
+    FieldError,
+    PayloadError,
+    RopewayError,
+    UnknownTask,
+)
+from ropeway.core.job import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    DEFAULT_TIMEOUT,
+    LARGEST_PAYLOAD,
+    Alike,
+    Job,
+    NewJob,
+)
 from ropeway.core.outcome import Failed
 from ropeway.core.payload import clean_error
 from ropeway.core.retry import RetryPolicy
@@ -91,11 +107,9 @@ class TaskSpec:
 
         Raises FieldError or PayloadError, naming the argument or option.
         """
-        return self.maker(options, defaults)(args, kwargs)
+        return self.maker(options, defaults).one(args, kwargs)
 
-    def maker(
-        self, options: Mapping[str, Any] | None = None, defaults: TaskDefaults = _DEFAULTS
-    ) -> Callable[[Sequence[Any], Mapping[str, Any]], NewJob]:
+    def maker(self, options: Mapping[str, Any] | None = None, defaults: TaskDefaults = _DEFAULTS) -> JobMaker:
         """What makes the jobs of many calls with the same options, which are checked once, here."""
         given = {"max_attempts": defaults.max_attempts, "timeout": defaults.timeout, **self._fields}
         if options:
@@ -104,19 +118,7 @@ class TaskSpec:
         if isinstance(make_key, str):
             given["idempotency_key"] = make_key
         model = NewJob(self.name, **given)
-        encode, flat = self.arguments.encode, self.arguments.flat
-
-        def make(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-            payload = encode(args, kwargs)
-            try:
-                job = model.with_payload(payload, flat=flat)
-            except PayloadError as error:
-                raise self._in_argument(error) from None
-            if callable(make_key):
-                return msgspec.structs.replace(job, idempotency_key=make_key(*args, **kwargs))
-            return job
-
-        return make
+        return JobMaker(self.name, self.arguments, model, make_key if callable(make_key) else None)
 
     @cached_property
     def _fields(self) -> dict[str, Any]:
@@ -127,18 +129,6 @@ class TaskSpec:
             if value is not None and value not in ((), {}):
                 given[name] = value
         return given
-
-    def _in_argument(self, error: PayloadError) -> PayloadError:
-        """A flaw of the payload, told as a flaw of the argument that has it."""
-        if error.pointer is None:
-            return error
-        argument = error.pointer.split("/")[1]
-        return PayloadError(
-            f"{self.arguments.name}(): argument {argument!r}: {error.message}",
-            code=error.code,
-            pointer=f"/payload{error.pointer}",
-            hint=error.hint,
-        )
 
     # ── From a job to a call and back ──
 
@@ -180,6 +170,70 @@ class TaskSpec:
             self.retry_on is None or isinstance(error, self.retry_on)
         )
         return failure(error, again=again)
+
+
+class JobMaker:
+    """Makes jobs of calls: `model` with the payload of each, and with its key if a function makes keys."""
+
+    __slots__ = ("_arguments", "_make_key", "_model", "_task")
+
+    def __init__(
+        self, task: str, arguments: Arguments, model: NewJob, make_key: Callable[..., str] | None
+    ) -> None:
+        self._task = task
+        self._arguments = arguments
+        self._model = model
+        self._make_key = make_key
+
+    def one(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """Raises FieldError or PayloadError, naming the argument."""
+        arguments = self._arguments
+        payload = arguments.encode(args, kwargs)
+        try:
+            job = self._model.with_payload(payload, flat=arguments.flat)
+        except PayloadError as error:
+            raise self._in_argument(error) from None
+        if self._make_key is not None:
+            return msgspec.structs.replace(job, idempotency_key=self._make_key(*args, **kwargs))
+        return job
+
+    def many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob]:
+        """The jobs of calls that give their arguments by name or by position. An error has its call's index."""
+        calls = list(calls)
+        payloads = self._arguments.encode_all(calls) if self._make_key is None else None
+        if payloads is not None and max(map(len, payloads)) <= LARGEST_PAYLOAD:
+            return Alike(self._model, payloads)
+        jobs: list[NewJob] = []
+        try:
+            for call in calls:
+                jobs.append(self._of(call))  # noqa: PERF401 - the error needs to know how far it came
+        except RopewayError as error:
+            error.index = len(jobs)
+            raise
+        return jobs
+
+    def _of(self, call: object) -> NewJob:
+        if isinstance(call, tuple):
+            return self.one(call, {})
+        if isinstance(call, Mapping):
+            return self.one((), call)
+        raise FieldError(
+            f"{self._task}: {type(call).__name__} is not a call",
+            pointer="/payload",
+            hint="give a dict of arguments by name, or a tuple of them by position",
+        )
+
+    def _in_argument(self, error: PayloadError) -> PayloadError:
+        """A flaw of the payload, told as a flaw of the argument that has it."""
+        if error.pointer is None:
+            return error
+        argument = error.pointer.split("/")[1]
+        return PayloadError(
+            f"{self._arguments.name}(): argument {argument!r}: {error.message}",
+            code=error.code,
+            pointer=f"/payload{error.pointer}",
+            hint=error.hint,
+        )
 
 
 def failure(error: BaseException, *, again: bool = True) -> Failed:

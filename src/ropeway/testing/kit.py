@@ -259,7 +259,7 @@ class Kit:
         call = task.call(*args, **kwargs)
         aside = SharedStore(KitEngine(self._store.engine.rules, self.clock))
         aside.connect = self._store.connect
-        new = msgspec.structs.replace(call.prepared.job, run_at=None, delay=None)
+        new = msgspec.structs.replace(call.job, run_at=None, delay=None)
         (answer,) = await aside.enqueue([new], tenant=call.tenant)
         async with self._hooks():
             leased = aside.engine.start(answer.id, call.tenant)
@@ -268,7 +268,7 @@ class Kit:
             raise from_the_handler(ran.signal)
         if ran.error is not None:
             raise from_the_handler(ran.error)
-        handle: JobHandle[R] = JobHandle(KitEngines(aside, self._stages), spec, answer, call.tenant)
+        handle: JobHandle[R] = JobHandle.of(KitEngines(aside, self._stages), spec, answer, call.tenant)
         return await handle.result()
 
     @contextmanager

@@ -23,10 +23,13 @@ CREATE OR REPLACE FUNCTION {schema}.test_now() RETURNS timestamptz LANGUAGE sql 
 AS 'SELECT now FROM {schema}.test_clock';
 """
 _SET_CLOCK = "UPDATE {schema}.test_clock SET now = $1"
+_SET_PACK_SIZE = """
+CREATE OR REPLACE FUNCTION {schema}.pack_size() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ?'
+"""
 _EMPTY = """
 DELETE FROM {schema}.jobs; DELETE FROM {schema}.archive; DELETE FROM {schema}.events; DELETE FROM {schema}.grants;
 DELETE FROM {schema}.keys; DELETE FROM {schema}.queues; DELETE FROM {schema}.schedules;
-DELETE FROM {schema}.workers; DELETE FROM {schema}.lines;
+DELETE FROM {schema}.workers; DELETE FROM {schema}.lines; DELETE FROM {schema}.event_packs;
 DELETE FROM {schema}.api_keys; DELETE FROM {schema}.buckets; DELETE FROM {schema}.actions;
 DELETE FROM {schema}.history;
 DELETE FROM {schema}.tenants WHERE id <> 'default';
@@ -76,9 +79,18 @@ class PostgresHarness:
 
     name = "postgres"
 
-    def __init__(self, url: str, *, schema: str = "ropeway_conformance", direct_url: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "ropeway_conformance",
+        direct_url: str | None = None,
+        pack_size: int | None = None,
+    ) -> None:
+        """`pack_size`: from how many jobs on a step is one row of the event log; None: as usual."""
         self.url = url
         self.schema = schema
+        self._pack_size = pack_size
         #: Set when `url` leads through a transaction pooler: LISTEN and the clock then go straight to the server.
         self._direct_url = direct_url
         lacking = set() if direct_url is None else {Capability.TRANSACTIONAL_COMPLETION}
@@ -104,7 +116,7 @@ class PostgresHarness:
             if not self._migrated:
                 await control.execute(self.fill(_MAKE_CLOCK))
                 await subject.advance(0)
-                await self._migrate()
+                await self._migrate(control)
             await control.execute(self.fill(_EMPTY))
             await subject.advance(0)
             try:
@@ -118,10 +130,12 @@ class PostgresHarness:
     def fill(self, text: str) -> str:
         return sqlfile.fill(text, {"schema": self.schema})
 
-    async def _migrate(self) -> None:
+    async def _migrate(self, control: asyncpg.Connection[asyncpg.Record]) -> None:
         engine = self.engine(TEST_RULES)
         try:
             await engine.migrations.up()
         finally:
             await engine.close()
+        if self._pack_size is not None:
+            await control.execute(self.fill(_SET_PACK_SIZE).replace("?", str(self._pack_size)))
         self._migrated = True

@@ -138,7 +138,7 @@ async def store_one(call: Call, job: NewJob) -> Enqueued:
     return answer
 
 
-async def store(call: Call, jobs: Sequence[NewJob], *, single: bool = False) -> list[Enqueued]:
+async def store(call: Call, jobs: Sequence[NewJob], *, single: bool = False) -> Sequence[Enqueued]:
     """Admit and store. A single job's refusal has no index: there is nothing to count."""
     deps = call.deps
     try:

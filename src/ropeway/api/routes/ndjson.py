@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -124,7 +124,7 @@ def _job(line: bytes, number: int) -> NewJob:
         raise
 
 
-async def _stored(call: Call, batch: list[NewJob], first: int) -> list[Enqueued]:
+async def _stored(call: Call, batch: list[NewJob], first: int) -> Sequence[Enqueued]:
     deps = call.deps
     try:
         if first:

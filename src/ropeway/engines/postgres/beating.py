@@ -32,7 +32,8 @@ class PostgresBeating(PostgresOutcomes):
         now = await self.now()
         notes = [msgspec.json.encode(settling.clean_progress(note, now)).decode() for _, note in updates]
         leases = [lease for lease, _ in updates]
-        rows = await self.outcomes.fetch(self.sql("leasing", "progress"), tenant, *tickets_of(leases), notes)
+        arguments = tenant, *tickets_of(leases), notes
+        rows = await self.with_retries(lambda: self.outcomes.fetch(self.sql("leasing", "progress"), *arguments))
         noted = {row["item"] for row in rows}
         refused = [lease.job_id for item, lease in enumerate(leases, 1) if item not in noted]
         tickets = await self.last_tickets(tenant, refused) if refused else {}
@@ -50,7 +51,8 @@ class PostgresBeating(PostgresOutcomes):
     ) -> list[Beat | RopewayError]:
         if lease_seconds is not None:
             fields.check_seconds(lease_seconds, "lease_seconds", 1, fields.MAX_LEASE_SECONDS)
-        rows = await self.beats.fetch(self.sql("leasing", "heartbeat"), tenant, *tickets_of(leases), lease_seconds)
+        arguments = tenant, *tickets_of(leases), lease_seconds
+        rows = await self.with_retries(lambda: self.beats.fetch(self.sql("leasing", "heartbeat"), *arguments))
         refused = [leases[row["item"] - 1].job_id for row in rows if row["expires_in"] is None]
         tickets = await self.last_tickets(tenant, refused) if refused else {}
         answers: list[Beat | RopewayError] = []
@@ -65,7 +67,9 @@ class PostgresBeating(PostgresOutcomes):
     async def heartbeat_owner(self, owner: UUID, *, tenant: str = DEFAULT_TENANT) -> Beat | None:
         ended = self.grants.take_ended()
         try:
-            rows = await self.beats.fetch(self.sql("leasing", "heartbeat_owner"), tenant, owner, ended)
+            rows = await self.with_retries(
+                lambda: self.beats.fetch(self.sql("leasing", "heartbeat_owner"), tenant, owner, ended)
+            )
         except RopewayError:
             self.grants.keep(ended)
             raise

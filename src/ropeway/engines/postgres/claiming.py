@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from itertools import groupby
+from itertools import chain
 from operator import itemgetter
 from uuid import UUID
 
@@ -22,9 +22,9 @@ from ropeway.core.payload import JobError, check_payload
 from ropeway.core.states import DeadReason
 from ropeway.engines import settling
 from ropeway.engines.choosing import queue_order
-from ropeway.engines.postgres.cursors import START, Lane
+from ropeway.engines.postgres.cursors import START, Lane, Position
 from ropeway.engines.postgres.outcomes import PostgresOutcomes
-from ropeway.engines.postgres.rows import claimed_job
+from ropeway.engines.postgres.rows import Holder, claimed_job, moment
 from ropeway.engines.protocol import (
     LeaseBatch,
     Leased,
@@ -39,7 +39,6 @@ from ropeway.runtime.faultpoints import fault
 _ID, _QUEUE, _PRIORITY, _PAYLOAD, _ATTEMPT = 0, 2, 3, 4, 5
 _RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED = 8, 9, 11, 21
 _place = itemgetter(_RUN_AT, _SEQ)
-_lane = itemgetter(_QUEUE, _PRIORITY)
 
 #: Queues that one claim looks at: a worker of a thousand fills its batch from the first ones that have work, and
 #: the arrays of all their lanes would cost more than the jobs.
@@ -152,7 +151,7 @@ class PostgresClaiming(PostgresOutcomes):
         token = ids.token()
         tokens.append(token)
         began = time.monotonic()
-        rows = await self.with_partitions(
+        rows = await self.with_retries(
             lambda: self.claims.fetch(
                 self.sql("leasing", "claim"),
                 tenant,
@@ -168,36 +167,37 @@ class PostgresClaiming(PostgresOutcomes):
             )
         )
         took = time.monotonic() - began
-        rows = _in_lane_order(rows, lanes)
-        stragglers = self._note_positions(tenant, rows)
+        by_lane = _by_lane(rows, lanes)
+        stragglers = self._note_positions(tenant, by_lane)
         if sweep:
-            reached = _reached(rows, lanes) if len(rows) == count else lanes
+            # One that came back full has looked as far as the last lane that gave a job.
+            reached = lanes[: lanes.index(list(by_lane)[-1]) + 1] if len(rows) == count else lanes
             swept = [lane for lane in reached if lane in sweep]
             self.cursors.swept(tenant, swept, took, again=stragglers)
         if not rows:
             return []
         self.grants.opened(token, tenant, {row[_ID]: row[_ATTEMPT] for row in rows})
-        locked_until = rows[0][_STARTED_AT] + timedelta(seconds=lease_seconds)
+        started_at = moment(rows[0][_STARTED_AT])
+        holder = Holder(tenant, worker.id, started_at, started_at + timedelta(seconds=lease_seconds))
         leased = []
         refused = []
-        for row in rows:
+        for row in chain.from_iterable(by_lane.values()):
             lease = Lease(row[_ID], row[_ATTEMPT], token)
             error = _unacceptable(row, self.rules.max_payload_bytes) if row[_UNCHECKED] else None
             if error is not None:
                 refused.append(Settlement(lease, Failed(error, retry=False, reason=DeadReason.BAD_PAYLOAD)))
             else:
-                leased.append(Leased(claimed_job(row, tenant, worker.id, locked_until), lease))
+                leased.append(Leased(claimed_job(row, holder), lease))
         if refused:
             await self.settle(refused, tenant=tenant)
         return leased
 
-    def _note_positions(self, tenant: str, rows: Sequence[asyncpg.Record]) -> bool:
-        """Move the cursors; True when any of the rows, which are in lane order, lay behind its cursor."""
+    def _note_positions(self, tenant: str, by_lane: Mapping[Lane, Sequence[asyncpg.Record]]) -> bool:
+        """Move the cursors; True when any of the jobs lay behind its cursor."""
         stragglers = False
-        for lane, together in groupby(rows, key=_lane):
-            of_lane = list(together)
-            stragglers |= self.cursors.claimed(tenant, lane, *_place(of_lane[0]))
-            self.cursors.claimed(tenant, lane, *_place(of_lane[-1]))
+        for lane, rows in by_lane.items():
+            stragglers |= self.cursors.claimed(tenant, lane, *_position(rows[0]))
+            self.cursors.claimed(tenant, lane, *_position(rows[-1]))
         return stragglers
 
     async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:
@@ -210,25 +210,30 @@ class PostgresClaiming(PostgresOutcomes):
         return None
 
 
-def _reached(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> Sequence[Lane]:
-    """The lanes that a claim which came back full has looked at: up to the last one that gave a job."""
-    gave = {(row[_QUEUE], row[_PRIORITY]) for row in rows}
-    return lanes[: max(place for place, lane in enumerate(lanes, 1) if lane in gave)]
-
-
-def _in_lane_order(rows: list[asyncpg.Record], lanes: Sequence[tuple[str, int]]) -> list[asyncpg.Record]:
+def _by_lane(rows: Sequence[asyncpg.Record], lanes: Sequence[Lane]) -> dict[Lane, list[asyncpg.Record]]:
     """RETURNING comes in physical order; jobs are handed out in the order of their lanes, then of their places."""
-    if len(set(map(_lane, rows))) <= 1:
-        return sorted(rows, key=_place)
-    rank = {lane: number for number, lane in enumerate(lanes)}
-    return sorted(rows, key=lambda row: (rank[row[_QUEUE], row[_PRIORITY]], row[_RUN_AT], row[_SEQ]))
+    found: dict[Lane, list[asyncpg.Record]] = {}
+    for row in rows:
+        lane = row[_QUEUE], row[_PRIORITY]
+        if lane in found:
+            found[lane].append(row)
+        else:
+            found[lane] = [row]
+    for of_lane in found.values():
+        of_lane.sort(key=_place)
+    return found if len(found) <= 1 else {lane: found[lane] for lane in lanes if lane in found}
+
+
+def _position(row: asyncpg.Record) -> Position:
+    return moment(row[_RUN_AT]), row[_SEQ]
 
 
 def _unacceptable(row: asyncpg.Record, max_bytes: int) -> JobError | None:
     """Why a job that came through the SQL function cannot be run; None when Python finds nothing wrong."""
     try:
         check_payload(row[_PAYLOAD].encode(), max_bytes=max_bytes)
-        job = claimed_job(row, "", "", row[_STARTED_AT])
+        at = moment(row[_STARTED_AT])
+        job = claimed_job(row, Holder("", "", at, at))
         # Creating one checks every field.
         NewJob(
             job.type,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -10,7 +12,7 @@ import msgspec
 
 from ropeway.core import retry
 from ropeway.core.events import rfc3339
-from ropeway.core.job import DEFAULT_TIMEOUT, NewJob
+from ropeway.core.job import DEFAULT_TIMEOUT, Alike, NewJob
 
 
 class Submission(NamedTuple):
@@ -19,6 +21,38 @@ class Submission(NamedTuple):
     tenant: str
     job: NewJob
     id: UUID
+
+
+def alike_arrays(tenant: str, jobs: Alike, ids: list[UUID]) -> tuple[Any, ...] | None:
+    """Jobs that differ in their payloads alone, as the arguments of `add_lines`; None when a payload has several
+    lines. The driver takes 0.6 µs for an element of an array, but none for a line of a text."""
+    lines = b"\n".join(jobs.payloads)
+    if lines.count(b"\n") != len(ids) - 1:
+        return None
+    model = jobs.model
+    options = _options(model)
+    return (
+        [tenant],
+        ids,
+        [model.type],
+        [model.queue],
+        [model.priority],
+        [model.max_attempts],
+        lines.decode(),
+        [] if model.run_at is None else [model.run_at] * len(ids),
+        [] if model.delay is None else [model.delay] * len(ids),
+        [],
+        [] if options is None else [options] * len(ids),
+    )
+
+
+def times_of_array(data: bytes) -> list[datetime]:
+    """An array of times out of `array_send`: 20 bytes of head, then the length and microseconds of each."""
+    return [_EPOCH + timedelta(microseconds=micros) for _, micros in _time_in_array(data[20:])]
+
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_time_in_array = struct.Struct(">iq").iter_unpack
 
 
 def insert_arrays(batch: Sequence[Submission]) -> tuple[list[Any], ...]:

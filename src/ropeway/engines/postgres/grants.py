@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from uuid import UUID
 
 from ropeway.core.lease import Lease
 
 #: Grants remembered at most; a forgotten one simply expires, and the rescuer removes it.
 MEMORY = 20_000
+
+_token = attrgetter("token")
 
 
 class GrantBook:
@@ -26,14 +30,16 @@ class GrantBook:
 
     def answered(self, tenant: str, leases: Iterable[Lease]) -> None:
         """The store has said what became of these tickets. A ticket that is not one of ours says nothing."""
-        for lease in leases:
-            held = self._open.get(lease.token)
-            if held is None or held[0] != tenant or held[1].get(lease.job_id) != lease.attempt:
+        for token, together in groupby(leases, key=_token):
+            held = self._open.get(token)
+            if held is None or held[0] != tenant:
                 continue
             attempts = held[1]
-            del attempts[lease.job_id]
+            for lease in together:
+                if attempts.get(lease.job_id) == lease.attempt:
+                    del attempts[lease.job_id]
             if not attempts:
-                self._end(lease.token)
+                self._end(token)
 
     def told(self, token: UUID, revoked: Iterable[UUID]) -> None:
         """The worker was told that these jobs are revoked: nothing more will come for them."""

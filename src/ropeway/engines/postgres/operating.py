@@ -29,7 +29,7 @@ REDRIVE_STEP = 500
 
 class PostgresOperating(PostgresStore):
     async def cancel(self, ids: Sequence[UUID], *, tenant: str = DEFAULT_TENANT) -> list[Changed | RopewayError]:
-        rows = await self.with_partitions(
+        rows = await self.with_retries(
             lambda: self.acts.fetch(self.sql("operating", "cancel_jobs"), *_cancel_arguments(ids, tenant, False))
         )
         fault("cancel.committed")
@@ -57,7 +57,7 @@ class PostgresOperating(PostgresStore):
 
     async def _redrive(self, ids: Sequence[UUID], by: str | None, tenant: str) -> list[asyncpg.Record]:
         detail = None if by is None else msgspec.json.encode({"by": by}).decode()
-        rows = await self.with_partitions(
+        rows = await self.with_retries(
             lambda: self.acts.fetch(self.sql("operating", "redrive_jobs"), tenant, list(ids), detail)
         )
         self.wakeups.signal({(tenant, row["queue"]) for row in rows if row["before"]})
@@ -106,7 +106,7 @@ class PostgresOperating(PostgresStore):
         if run_at is not None:
             run_at = check_time(run_at, "run_at")
         operating.check_reschedule(run_at, delay, priority, queue, await self.clock_for(run_at))
-        rows = await self.with_partitions(
+        rows = await self.with_retries(
             lambda: self.acts.fetch(
                 self.sql("operating", "reschedule_job"), tenant, id, run_at, delay, priority, queue
             )
@@ -130,7 +130,7 @@ class PostgresOperating(PostgresStore):
                 await connection.fetchval(self.sql("lines", "delete_lines"), [tenant] * len(removed), removed)
                 return {row["id"]: State(before.get(row["id"], row["state"])) for row in rows}
 
-        gone = await self.with_partitions(run)
+        gone = await self.with_retries(run)
         states = await after_write(self._states(tenant, [id for id in ids if id not in gone]))
         answers: list[Changed | RopewayError] = []
         for id in ids:

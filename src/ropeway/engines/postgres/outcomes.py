@@ -95,19 +95,20 @@ class PostgresOutcomes(PostgresStore):
         leases = [completion.lease for completion in completions]
         results = [completion.result for completion in completions]
         plain = all(result.data is None and not result.too_large for result in results)
+        tokens = folded([lease.token for lease in leases])
         arguments = (
             tenant,
             [lease.job_id for lease in leases],
             folded([lease.attempt for lease in leases]),
-            folded([lease.token for lease in leases]),
-            list({lease.token for lease in leases}),
+            tokens,
+            list(set(tokens)),
             [] if plain else [None if r.data is None else r.data.decode() for r in results],
             [] if plain else [r.sanitized for r in results],
             [] if plain else [r.too_large for r in results],
             ended,
         )
         try:
-            done = await self.with_partitions(
+            done = await self.with_retries(
                 lambda: self.outcomes.value(self.sql("leasing", "complete"), *arguments)
             )
         except RopewayError:
@@ -124,7 +125,7 @@ class PostgresOutcomes(PostgresStore):
     async def _complete_one(self, tenant: str, completion: Completion) -> bool:
         """The last word on a ticket that the batch did not find: its row may have changed while it waited."""
         lease, result = completion.lease, completion.result
-        written: bool = await self.with_partitions(
+        written: bool = await self.with_retries(
             lambda: self.outcomes.value(
                 self.sql("leasing", "complete_one"),
                 tenant,
@@ -163,7 +164,7 @@ class PostgresOutcomes(PostgresStore):
                 return written
 
         try:
-            rows = await self.with_partitions(run)
+            rows = await self.with_retries(run)
         except RopewayError:
             self.grants.keep(ended)
             raise

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
@@ -24,6 +24,7 @@ _read_error = msgspec.json.Decoder(JobError).decode
 _read_progress = msgspec.json.Decoder(Progress).decode
 _read_headers = msgspec.json.Decoder(dict[str, str]).decode
 _read_detail = msgspec.json.Decoder(dict[str, Any]).decode
+_moment = datetime.fromtimestamp
 
 
 @lru_cache(maxsize=256)
@@ -40,12 +41,27 @@ def known_policy(text: str | None) -> RetryPolicy | None:
         return None
 
 
-def claimed_job(row: asyncpg.Record, tenant: str, worker: str, locked_until: datetime) -> Job:
+class Holder(NamedTuple):
+    """What the jobs of one claim have in common."""
+
+    tenant: str
+    worker: str
+    started_at: datetime
+    locked_until: datetime
+
+
+def moment(epoch: float) -> datetime:
+    """A time that came as seconds since 1970, exact to the microsecond: a double can say that until 2242."""
+    return datetime.fromtimestamp(epoch, UTC)
+
+
+def claimed_job(row: asyncpg.Record, holder: Holder) -> Job:
     """A job from a row of `claim`, in the order of its columns."""
     (
-        id, type_, queue, priority, payload, attempt, attempts, max_attempts, run_at, _, created_at, started_at,
+        id, type_, queue, priority, payload, attempt, attempts, max_attempts, run_at, _, created_at, _,
         failures, lost, timeout, policy, expires_at, tags, headers, idempotency_key, last_error, _,
     ) = row  # fmt: skip
+    tenant, worker, started_at, locked_until = holder
     return Job(
         id,
         tenant,
@@ -57,8 +73,8 @@ def claimed_job(row: asyncpg.Record, tenant: str, worker: str, locked_until: dat
         attempt,
         attempts,
         max_attempts,
-        run_at,
-        created_at,
+        _moment(run_at, UTC),
+        _moment(created_at, UTC),
         started_at,
         failures,
         lost,

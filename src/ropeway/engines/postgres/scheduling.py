@@ -97,7 +97,7 @@ class PostgresScheduling(PostgresSubmitting):
                 return answers
 
         try:
-            answers = await self.with_partitions(run)
+            answers = await self.with_retries(run)
         except Unavailable as error:
             if is_held(error):
                 raise in_flight() from error

@@ -143,7 +143,7 @@ class PostgresStore:
         near = any(time is not None and time - host > NEAR_HORIZON for time in times)
         return await self.now() if near else host
 
-    async def with_partitions(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run `call`, which is one transaction; again when a partition is missing (it is attached first), or when
         it was the victim of a deadlock: then nothing of it was stored."""
         for attempt in range(DEADLOCK_TRIES):

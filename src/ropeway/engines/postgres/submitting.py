@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from ropeway.core.errors import KeyInFlight, RopewayError, Unavailable
-from ropeway.core.job import DEFAULT_TENANT, NewJob
+from ropeway.core.job import DEFAULT_TENANT, Alike, NewJob
 from ropeway.core.states import State
 from ropeway.core.unique import KeyKind, unique_key
 from ropeway.engines.batching import check_batch, mismatch
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.connection import Channel
-from ropeway.engines.postgres.fields import Submission, folded, insert_arrays, insert_values, is_bare, sparse
+from ropeway.engines.postgres.fields import (
+    Submission,
+    alike_arrays,
+    folded,
+    insert_arrays,
+    insert_values,
+    is_bare,
+    sparse,
+    times_of_array,
+)
 from ropeway.engines.postgres.store import PostgresStore
-from ropeway.engines.protocol import Enqueued
+from ropeway.engines.protocol import Enqueued, EnqueuedAlike
 from ropeway.runtime.coalesce import Coalescer
 from ropeway.runtime.faultpoints import fault
 from ropeway.runtime.ids import uuid7s
@@ -64,15 +74,18 @@ class PostgresSubmitting(PostgresStore):
         await self._keyed_calls.close()
         await super().close()
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, tenant: str = DEFAULT_TENANT) -> Sequence[Enqueued]:
         if not jobs:
             return []
-        times = [time for job in jobs for time in (job.run_at, job.expires_at) if time is not None]
+        kinds = [jobs.model] if isinstance(jobs, Alike) else jobs
+        times = [time for job in kinds for time in (job.run_at, job.expires_at) if time is not None]
         check_batch(jobs, await self.clock_for(*times) if times else NO_TIME, self.rules.max_payload_bytes)
-        keyed = any(job.idempotency_key is not None or job.unique is not None for job in jobs)
+        keyed = any(job.idempotency_key is not None or job.unique is not None for job in kinds)
         if not keyed:
             if len(jobs) == 1:
                 return [await self._plain_calls.submit((tenant, jobs[0]))]
+            if isinstance(jobs, Alike):
+                return await self._insert_alike(tenant, jobs)
             return await self._insert_plain(_submissions([(tenant, job) for job in jobs]))
         try:
             if len(jobs) == 1:
@@ -124,18 +137,30 @@ class PostgresSubmitting(PostgresStore):
         if len(batch) == 1 and is_bare(batch[0].job):
             answers = [await self._insert_bare(batch[0])]
         else:
-            arguments = (*insert_arrays(batch), False)
-            (row,) = await self.with_partitions(
-                lambda: self.inserts.fetch(self.sql("submitting", "add_jobs"), *arguments)
-            )
-            answers = taken(batch, row)
+            answers = taken(batch, await self._add_jobs("add_jobs", insert_arrays(batch)))
         self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
         fault("enqueue.committed")
         return answers
 
+    async def _insert_alike(self, tenant: str, jobs: Alike) -> Sequence[Enqueued]:
+        ids = uuid7s(len(jobs))
+        arguments = alike_arrays(tenant, jobs, ids)
+        if arguments is None:
+            return await self._insert_plain(_submissions([(tenant, job) for job in jobs]))
+        at, places = await self._add_jobs("add_lines", arguments)
+        self.wakeups.signal({(tenant, jobs.model.queue)})
+        fault("enqueue.committed")
+        return EnqueuedAlike(ids, _state(jobs.model, at), at, partial(times_of_array, places))
+
+    async def _add_jobs(self, statement: str, arguments: tuple[Any, ...]) -> asyncpg.Record:
+        """When jobs were taken, and the place of each."""
+        text = self.sql("submitting", statement)
+        (row,) = await self.with_retries(lambda: self.inserts.fetch(text, *arguments, False))
+        return row
+
     async def _insert_bare(self, submission: Submission) -> Enqueued:
         arguments = insert_values(submission)
-        now: datetime = await self.with_partitions(
+        now: datetime = await self.with_retries(
             lambda: self.inserts.value(self.sql("submitting", "insert_job"), *arguments)
         )
         return Enqueued(submission.id, State.QUEUED, created_at=now, run_at=now)
@@ -182,7 +207,7 @@ class PostgresSubmitting(PostgresStore):
         lock_timeout: float,
         channel: Channel | None = None,
     ) -> list[Enqueued | Exception]:
-        answers = await self.with_partitions(
+        answers = await self.with_retries(
             lambda: self._keyed_transaction(channel or self.keyed, batch, lock_timeout, all_or_none)
         )
         stored = {answer.id for answer in answers if isinstance(answer, Enqueued) and not answer.deduplicated}

@@ -2,8 +2,9 @@
 
 Paging by `id > last` skips, for ever, an event whose transaction drew its id early and committed late. So a
 position is a snapshot: what it saw has been read. The next read takes a new snapshot and hands out, in id order,
-what lies between the two; a page that does not finish the step remembers where in it it stopped. For one job the
-order of ids is the order of `seq`: each of its transactions locks its row.
+what lies between the two; a page that does not finish the step remembers where in it it stopped, which may be
+within a pack (one row for the same step of many jobs, migrations/0017). For one job the order of ids is the order
+of `seq`: each of its transactions locks its row.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ STRIDE = 50_000
 #: Strides that one call reads in search of one tenant's events; after them it says how far it has come.
 MOST_STRIDES = 10
 
+#: Events of a page that is to be whole, in one step: more than a page and the pack that it begins in can have.
+WHOLE = 100_000
+
 #: Open transactions no further apart than this are looked for together.
 SAME_RANGE = 1_000
 LAST_TRANSACTION = 2**63 - 1
@@ -43,7 +47,8 @@ SUMMARISE_EVERY = 5_000
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that `seen` saw has been read; of what `upto` sees beyond it, ids up to `last` have been."""
+    """Everything that `seen` saw has been read; of what `upto` sees beyond it, ids up to `last` have been, of that
+    one its first `within` events if it is a pack that was not read to its end."""
 
     seen: str
     seen_high: int
@@ -52,6 +57,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     last: int = 0
     #: The cluster whose snapshots these are; in another one they mean nothing.
     cluster: str = ""
+    within: int = 0
 
 
 #: Before the first event: a snapshot that saw nothing.
@@ -101,7 +107,7 @@ class PostgresTailing(PostgresStore):
                     break
                 looked = True
                 (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
-                at = replace(at, upto=end["snapshot"], upto_high=end["high"], last=0)
+                at = replace(at, upto=end["snapshot"], upto_high=end["high"], last=0, within=0)
                 self._keep_up(end["high"])
             strides += 1
             at, found = await self._step(at, limit - len(events), bounds, tenant)
@@ -111,12 +117,15 @@ class PostgresTailing(PostgresStore):
     async def newest_events(self, *, limit: int = 500, tenant: str | None = None) -> EventPage:
         bounds = await self.log_bounds()
         (end,) = await self.reads.fetch(self.sql("inspecting", "log_end"), writes=False)
-        before = max(end["high"] - min(limit, STRIDE), bounds.pruned, bounds.restored)
+        after = max(end["high"] - min(limit, STRIDE), bounds.pruned, bounds.restored)
+        before = await self.reads.value(
+            self.sql("inspecting", "before_newest_events"),
+            end["snapshot"], limit, after, end["high"], writes=False,
+        )  # fmt: skip
         # As of a reader who began with nothing and has come so far: what commits late is handed out later.
         at = replace(BEGINNING, upto=end["snapshot"], upto_high=end["high"], last=before, cluster=bounds.cluster)
-        # One more than there can be, so that the page is whole.
-        at, events = await self._step(at, limit + 1, bounds, tenant)
-        return EventPage(events, _encode(at, await self._secret()))
+        at, events = await self._step(at, WHOLE, bounds, tenant)
+        return EventPage(events[max(0, len(events) - limit) :], _encode(at, await self._secret()))
 
     async def _secret(self) -> bytes:
         """What signs positions: kept in the store, so that every process takes the positions of the others."""
@@ -158,15 +167,18 @@ class PostgresTailing(PostgresStore):
         # Late commits may have any id, so the first stride starts at the beginning.
         start = max(at.last, bounds.restored)
         stop = min(max(start, at.seen_high, bounds.pruned) + STRIDE, at.upto_high)
+        within = at.within if start == at.last else 0
         rows = await self.reads.fetch(
-            self.sql("inspecting", "tail" if tenant is None else "tail_of_tenant"),
-            at.seen, at.upto, start, stop, froms, tos, limit, *(() if tenant is None else (tenant,)), writes=False,
+            self.sql("inspecting", "tail"),
+            at.seen, at.upto, start, within, stop, froms, tos, limit, tenant, writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
-        last = rows[-1]["id"] if len(rows) == limit else stop
-        if last >= at.upto_high and len(rows) < limit:
+        if len(rows) == limit:
+            last = rows[-1]
+            return replace(at, last=last["id"], within=last["n"] if last["rest"] else 0), events
+        if stop >= at.upto_high:
             return Position(at.upto or at.seen, at.upto_high, cluster=at.cluster), events
-        return replace(at, last=last), events
+        return replace(at, last=stop, within=0), events
 
 
 def _check_reach(at: Position, bounds: Bounds) -> None:
@@ -176,7 +188,9 @@ def _check_reach(at: Position, bounds: Bounds) -> None:
             "the event log was copied into another database cluster since",
             hint="start again from the oldest kept event",
         )
-    if max(at.seen_high, at.last) < max(bounds.pruned, bounds.restored):
+    # Of a pack that is half read the other half is still wanted.
+    read_to = max(at.seen_high, at.last - 1 if at.within else at.last)
+    if read_to < max(bounds.pruned, bounds.restored):
         raise PositionExpired(
             "the event log no longer reaches back that far", hint="start again from the oldest kept event"
         )

@@ -81,7 +81,7 @@ async def _step(
             ended: int = await connection.fetchval(store.sql("upkeeping", "delete_grants"), tokens)
             return ended, list(zip(held, written, strict=True))
 
-    ended, taken = await store.with_partitions(run)
+    ended, taken = await store.with_retries(run)
     return ended, announce(store, taken)
 
 

@@ -53,6 +53,8 @@ _PARENTS = {
     "archive_cancelled": State.CANCELLED,
     "archive_dead": State.DEAD,
 }
+#: The tables of the event log, and how many events a partition of each holds.
+_LOG = {"events": "count(*)", "event_packs": "coalesce(sum(number), 0)"}
 
 
 class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, PostgresRemembering):
@@ -74,7 +76,7 @@ class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, P
                 written = await apply_transitions(self, connection, changes) if changes else []
                 return list(zip(orphans, written, strict=True))
 
-        return announce(self, await self.with_partitions(run))
+        return announce(self, await self.with_retries(run))
 
     async def expire(self, *, limit: int = 1_000) -> list[UUID]:
         async def run() -> list[UUID]:
@@ -87,7 +89,7 @@ class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, P
             )
             return [id for id, row in zip(ids, done, strict=True) if row["before"] is not None]
 
-        return await self.with_partitions(run)
+        return await self.with_retries(run)
 
     async def prune(self) -> Pruned:
         await self.forget_absent()
@@ -107,9 +109,10 @@ class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, P
                         await self._log_dead(channel, child)
                     jobs += await self._drop(channel, parent, child)
             events = 0
-            for child in await self._over("events", first_day_kept(now, self.rules.keep_log).date()):
-                await self._note_pruned(channel, child)
-                events += await self._drop(channel, "events", child)
+            for parent in _LOG:
+                for child in await self._over(parent, first_day_kept(now, self.rules.keep_log).date()):
+                    await self._note_pruned(channel, child)
+                    events += await self._drop(channel, parent, child)
         finally:
             await channel.close()
         return Pruned(jobs=jobs, events=events, keys=await self._prune_keys())
@@ -133,7 +136,9 @@ class PostgresUpkeeping(PostgresAttending, PostgresLimiting, PostgresAuditing, P
                 async with connection.transaction():
                     await connection.execute(_PATIENTLY)
                     await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-                    number: int = await connection.fetchval(f"SELECT count(*) FROM {table}", timeout=SCAN_TIMEOUT)
+                    number: int = await connection.fetchval(
+                        f"SELECT {_LOG.get(parent, 'count(*)')} FROM {table}", timeout=SCAN_TIMEOUT
+                    )
                     await connection.execute(f"DROP TABLE {table}")
                     return number
             except _NOT_NOW:

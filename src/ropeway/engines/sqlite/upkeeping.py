@@ -46,9 +46,8 @@ class SqliteUpkeeping(SqliteAttending, SqliteLimiting, SqliteAuditing, SqliteRem
                 rescued += take_back(tx, token, None, Lost("expired"), self.rules.decisions)
             return rescued
 
-        # Every second, and hardly ever anything to do: look before asking for the turn.
-        if await self._nothing("any_expired_grant", {"now": micros(self.clock.now())}):
-            return []
+        # The turn is asked for although there is hardly ever anything to do: whoever looks every second then waits
+        # already when a process that stands still keeps the file for longer than a lease.
         return await self.write(one_by_one(rescue), None, limit)
 
     async def audit(self, *, limit: int = 1_000) -> list[Rescued]:

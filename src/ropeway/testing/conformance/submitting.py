@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ropeway.core.errors import BatchTooLarge, FieldError, IdempotencyMismatch, PayloadError
-from ropeway.core.job import NewJob
+from ropeway.core.job import Alike, NewJob
 from ropeway.core.retry import PRESETS, RetryPolicy
 from ropeway.core.states import EventName, State
 from ropeway.core.unique import Unique
@@ -77,6 +77,54 @@ class TestBatches:
             jobs = await subject.engine.get([answer.id for answer in answers])
             assert [job and job.payload for job in jobs] == [b"%d" % n for n in range(50)]
             assert await leased_ids(subject.engine) == [answer.id for answer in answers]
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            new_job(),
+            new_job(delay=5.0, queue="later", priority=2, max_attempts=3),
+            new_job(tags=("a", "b"), headers={"x": "y"}, timeout=7.0, expires_in=60.0),
+            new_job(unique=Unique()),
+        ],
+        ids=["plain", "delayed", "rare", "unique"],
+    )
+    @pytest.mark.parametrize("lines", [1, 2])
+    async def test_jobs_that_differ_in_their_payloads_alone(
+        self, harness: Harness, model: NewJob, lines: int
+    ) -> None:
+        payloads = [b'{"n":%s%d}' % (b"\n" * (lines - 1), n) for n in range(20)]
+        async with harness.subject() as subject:
+            answers = await subject.engine.enqueue(Alike(model, payloads))
+            found = [job for job in await subject.engine.get([answer.id for answer in answers]) if job is not None]
+            assert [(job.id, job.state, job.created_at, job.run_at) for job in found] == [
+                (answer.id, answer.state, answer.created_at, answer.run_at) for answer in answers
+            ]
+            assert not any(answer.deduplicated for answer in answers)
+            assert [job.payload for job in found] == payloads
+            for name in ("type", "queue", "priority", "max_attempts", "timeout", "tags", "headers"):
+                assert [getattr(job, name) for job in found] == [getattr(model, name)] * 20
+            state = State.QUEUED if model.delay is None else State.SCHEDULED
+            assert {job.state for job in found} == {state}
+            assert {job.expires_at is None for job in found} == {model.expires_in is None}
+            ids = [answer.id for answer in answers]
+            again = await subject.engine.enqueue(Alike(model, payloads))
+            assert [answer.deduplicated for answer in again] == [model.unique is not None] * 20
+            if model.unique is not None:
+                assert [answer.id for answer in again] == ids
+
+    async def test_a_flaw_of_one_of_many_alike_keeps_all_out(self, harness: Harness) -> None:
+        async with harness.subject(msgspec.structs.replace(TEST_RULES, max_payload_bytes=100)) as subject:
+            with pytest.raises(PayloadError) as large:
+                await subject.engine.enqueue(Alike(new_job(), [b"1", b'"' + b"x" * 99 + b'"', b"2"]))
+            assert (large.value.code, large.value.index) == ("payload_too_large", 1)
+            too_late = await subject.engine.now() + timedelta(days=4_000)
+            for model in (new_job(run_at=too_late), new_job(expires_at=too_late)):
+                with pytest.raises(FieldError) as late:
+                    await subject.engine.enqueue(Alike(model, [b"1", b"2"]))
+                assert late.value.index == 0
+            with pytest.raises(BatchTooLarge):
+                await subject.engine.enqueue(Alike(new_job(), [b"1"] * 10_001))
+            assert (await subject.engine.count()).number == 0
 
     async def test_an_empty_batch_is_answered_empty(self, harness: Harness) -> None:
         async with harness.subject() as subject:

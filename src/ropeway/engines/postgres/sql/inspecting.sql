@@ -128,7 +128,7 @@ CROSS JOIN LATERAL (
 -- name: events_of
 SELECT e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
        e.failed, e.run_at, e.millis, e.error, e.detail
-FROM {schema}.events e WHERE e.job_id = $2 AND e.tenant = $1 ORDER BY e.seq
+FROM {schema}.events_of($1, $2) e ORDER BY e.seq
 
 -- name: log_end
 -- The end of the event log: a snapshot (a statement takes its own before it runs), then the highest id drawn. So no
@@ -139,14 +139,12 @@ WITH drawn AS MATERIALIZED (
 SELECT high, pg_current_snapshot()::text AS snapshot FROM drawn
 
 -- name: tail
-SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
-       e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
-FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7) e
+SELECT e.id, e.n, e.rest, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker,
+       e.priority, e.failed, e.run_at, e.millis, e.error, e.detail
+FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9) e
 
--- name: tail_of_tenant
-SELECT e.id, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker, e.priority,
-       e.failed, e.run_at, e.millis, e.error, e.detail, e.xid
-FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7, $8) e
+-- name: before_newest_events
+SELECT {schema}.before_newest_events($1, $2, $3, $4)
 
 -- name: summarise
 SELECT {schema}.summarise_events($1)

@@ -6,12 +6,12 @@
 WITH e AS MATERIALIZED (SELECT * FROM {schema}.events_between($1, $2, $3)),
 few AS (
     SELECT * FROM (
-        SELECT e.*, row_number() OVER (PARTITION BY e.tenant, e.queue) AS nth
-        FROM e WHERE e.event IN ('job.completed', 'job.dlq')
+        SELECT e.tenant, e.queue, job_id, row_number() OVER (PARTITION BY e.tenant, e.queue) AS nth
+        FROM e CROSS JOIN unnest(e.job_ids) AS job_id WHERE e.event IN ('job.completed', 'job.dlq')
     ) ended
     ORDER BY ended.nth LIMIT $4
 )
-SELECT e.tenant, e.queue, e.event::text AS event, count(*) AS number, min(e.reach) AS reach, max(e.at) AS newest,
+SELECT e.tenant, e.queue, e.event::text AS event, sum(e.number) AS number, min(e.reach) AS reach, max(e.at) AS newest,
        NULL::double precision AS wait, NULL::double precision AS run
 FROM e GROUP BY e.tenant, e.queue, e.event
 UNION ALL

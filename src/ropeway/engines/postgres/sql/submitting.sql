@@ -6,6 +6,10 @@ SELECT {schema}.insert_job($1, $2, $3, $4, $5, $6, $7)
 -- name: add_jobs
 SELECT * FROM {schema}.add_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
+-- name: add_lines
+-- The same with the payloads as the lines of one text. The places come as one value, for few callers look at them.
+SELECT taken_at, array_send(places) FROM {schema}.add_jobs($1, $2, $3, $4, $5, $6, string_to_array($7, E'\n'), $8, $9, $10, $11, $12)
+
 -- name: add_keyed_jobs
 SELECT * FROM {schema}.add_keyed_jobs(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)

@@ -1,7 +1,3 @@
--- name: any_expired_grant
--- Whether there is anything to rescue.
-SELECT 1 FROM grants WHERE expires_at <= :now LIMIT 1
-
 -- name: expired_grants
 -- Grants whose owners were not heard of in time.
 SELECT token FROM grants WHERE expires_at <= :now ORDER BY expires_at
