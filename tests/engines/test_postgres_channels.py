@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import itertools
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,7 +20,8 @@ from ropeway.core.outcome import Done
 from ropeway.core.schedule import NewSchedule
 from ropeway.core.states import State
 from ropeway.engines.postgres import PostgresEngine
-from ropeway.engines.postgres.connection import Channel
+from ropeway.engines.postgres.connection import Address, Channel
+from ropeway.engines.postgres.signalling import Wakeups
 from ropeway.engines.protocol import Settlement
 from ropeway.runtime import ids
 from ropeway.testing.conformance.kit import (
@@ -187,3 +192,58 @@ class TestBrokenConnections:
                 with pytest.raises(Indeterminate):
                     await verb([free, ids.token()])
             assert await other.get([free]) == [None]
+
+
+class TestLastWords:
+    """A backend is ended, its last word arrives, and the end of the connection never does."""
+
+    async def test_a_channel_connects_again(self, database: str) -> None:
+        async with _never_hangs_up(database, ended=1) as url:
+            channel = Channel(Address.parse(url))
+            with pytest.raises(Unavailable, match="lost"):
+                await channel.value("SELECT 1", writes=False)
+            assert await channel.value("SELECT 1", writes=False) == 1
+            await channel.close()
+
+    async def test_a_listener_listens_again(self, database: str) -> None:
+        async with _never_hangs_up(database, ended=1) as url:
+            sender = Channel(Address.parse(database))
+            heard = Wakeups("lanes", sender, Address.parse(url), pooled=False)
+            subscription = await heard.subscribe("default", ["mail"])
+            # Everyone is woken when there is a listener again, for signals may have been missed.
+            assert await subscription.wait(timeout=45)
+            await sender.value("SELECT pg_notify('lanes', $1)", '[["default", "mail"]]')
+            assert await subscription.wait(timeout=45)
+            await heard.close()
+            await sender.close()
+
+
+@asynccontextmanager
+async def _never_hangs_up(database: str, *, ended: int) -> AsyncIterator[str]:
+    """That database behind a relay which tells no client that its server has gone. The backends of the first
+    `ended` connections are ended as soon as they are ready; the client hears both at once."""
+    address = urlsplit(database)
+    connections = itertools.count()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65_536):
+            writer.write(piece)
+
+    async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection(address.hostname, address.port)
+        asking = asyncio.create_task(pass_on(client, to_server))
+        if next(connections) < ended:
+            greeting = await server.readuntil(b"Z\0\0\0\5I")
+            (pid,) = struct.unpack_from("!i", greeting, greeting.rindex(b"K\0\0\0\x0c") + 5)
+            async with connected(database) as operator:
+                await operator.execute("SELECT pg_terminate_backend($1)", pid)
+            to_client.write(greeting + await server.read())
+        else:
+            await pass_on(server, to_client)
+        await asking
+        to_server.transport.abort()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        place = address.netloc.replace(str(address.port), str(port))
+        yield address._replace(netloc=place, query="sslmode=disable").geturl()

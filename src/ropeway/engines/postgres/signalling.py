@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from ropeway.core.errors import EngineError
-from ropeway.engines.postgres.connection import Address, Channel, connect
+from ropeway.engines.postgres.connection import BROKEN, Address, Channel, connect
 
 #: Seconds between two NOTIFYs of one process.
 PAUSE = 0.005
@@ -132,7 +132,7 @@ class Wakeups:
                 for subscription in self._subscriptions:
                     subscription.signalled.set()
                 await lost.wait()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except (*BROKEN, asyncpg.PostgresError):
                 await asyncio.sleep(RECONNECT)
             finally:
                 self._listener.terminate()
