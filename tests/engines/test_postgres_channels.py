@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -223,27 +222,30 @@ async def _never_hangs_up(database: str, *, ended: int) -> AsyncIterator[str]:
     """That database behind a relay which tells no client that its server has gone. The backends of the first
     `ended` connections are ended as soon as they are ready; the client hears both at once."""
     address = urlsplit(database)
-    connections = itertools.count()
+    opened_ends: list[asyncio.StreamWriter] = []
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await reader.read(65_536):
             writer.write(piece)
 
     async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        is_ended = len(opened_ends) < 2 * ended
         server, to_server = await asyncio.open_connection(address.hostname, address.port)
-        asking = asyncio.create_task(pass_on(client, to_server))
-        if next(connections) < ended:
-            greeting = await server.readuntil(b"Z\0\0\0\5I")
-            (pid,) = struct.unpack_from("!i", greeting, greeting.rindex(b"K\0\0\0\x0c") + 5)
-            async with connected(database) as operator:
-                await operator.execute("SELECT pg_terminate_backend($1)", pid)
-            to_client.write(greeting + await server.read())
-        else:
-            await pass_on(server, to_client)
-        await asking
-        to_server.transport.abort()
+        opened_ends.extend((to_client, to_server))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(pass_on(client, to_server))
+            if is_ended:
+                greeting = await server.readuntil(b"Z\0\0\0\5I")
+                (pid,) = struct.unpack_from("!i", greeting, greeting.rindex(b"K\0\0\0\x0c") + 5)
+                async with connected(database) as operator:
+                    await operator.execute("SELECT pg_terminate_backend($1)", pid)
+                to_client.write(greeting + await server.read())
+            else:
+                await pass_on(server, to_client)
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         place = address.netloc.replace(str(address.port), str(port))
         yield address._replace(netloc=place, query="sslmode=disable").geturl()
+        for end in opened_ends:
+            end.transport.abort()

@@ -59,12 +59,12 @@ async def test_health_readiness_and_metrics(url: str, start_worker: StartWorker,
 
         await until(counted, "the figures are right")
         # A child's death takes no figure along, and what it lost is counted.
-        for child in worker.children():
-            worker.signal(signal.SIGKILL, [child])
+        worker.signal(signal.SIGKILL, worker.children())
 
         async def reclaimed() -> bool:
             page = (await get(worker, "/metrics")).text
-            return figure(page, "ropeway_leases_reclaimed_total") == 3
+            # More, when what the first one lost was granted to the second as it died: then it is taken back again.
+            return figure(page, "ropeway_leases_reclaimed_total") >= 3
 
         await until(reclaimed, "the losses are counted")
         page = (await get(worker, "/metrics")).text
