@@ -35,13 +35,25 @@ def test_places_of_claims_and_times_of_sweeps(monkeypatch: pytest.MonkeyPatch) -
     now = SystemClock().now()
     for n in range(LANES):
         lane = (f"q{n}", 5)
-        hints.claimed("default", lane, now, n)
+        hints.claimed("default", lane, now, n, now)
         assert hints.start("default", lane) != START
         hints.swept("default", [lane], 0.001, again=False)
         assert len(hints._positions) <= BOUND + 1
         assert len(hints._swept) <= BOUND + 1
     assert hints.start("default", ("q0", 5)) == START, "a forgotten lane is walked from its start"
     assert hints.due("default", [("q0", 5)], short=False) == {("q0", 5)}
+
+
+def test_the_hint_allows_for_late_commits_of_the_last_second_only() -> None:
+    hints = LaneCursors(monotonic=lambda: 0.0)
+    now = SystemClock().now()
+    young, old = now - 0.5 * cursors.SETTLED, now - 2 * cursors.SETTLED
+    hints.claimed("default", ("q", 5), old, 7, now)
+    assert hints.start("default", ("q", 5)) == (old, 8), "a backlog is not walked again"
+    assert hints.claimed("default", ("q", 5), old, 6, now), "a straggler"
+    assert not hints.claimed("default", ("q", 5), young, 9, now)
+    assert hints.start("default", ("q", 5)) == (young - cursors.SET_BACK, 0)
+    assert not hints.claimed("default", ("q", 5), young, 1, now), "it may have been committed a little late"
 
 
 def test_grants(monkeypatch: pytest.MonkeyPatch) -> None:

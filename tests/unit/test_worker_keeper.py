@@ -131,6 +131,17 @@ async def test_all_are_suspects_when_nobody_can_say_who_blocks(child: FakeChild)
     assert child.guilty() == jobs
 
 
+async def test_all_are_suspects_when_several_started_last_at_once(child: FakeChild) -> None:
+    now = time.monotonic()
+    jobs = {uuid4(), uuid4(), uuid4()}
+    for slot, id in enumerate(jobs):
+        child.ledger.start(slot, id, now - 6.5, now - 0.1, isolated=False)
+    child.ledger.alive(now - 6.4)
+    await House(child).watch()
+    assert child.killed
+    assert child.guilty() == jobs
+
+
 async def test_who_started_last_before_all_stood_still_is_lost_alone(child: FakeChild) -> None:
     started(child, 0, 30.0, None)
     late = started(child, 1, 6.5, -0.1)

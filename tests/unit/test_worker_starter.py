@@ -100,6 +100,43 @@ pytestmark = pytest.mark.usefixtures("still")
 async def nothing(_: Run) -> None: ...
 
 
+async def test_where_somebody_wants_to_know_of_every_task_each_job_has_one() -> None:
+    """A tracing library, say, whose factory opens a scope for each task."""
+    made: list[asyncio.Task[Any]] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
+        made.append(asyncio.Task(work, loop=loop, **how))
+        return made[-1]
+
+    at = House(3, nothing)
+    jobs = [leased() for _ in range(20)]
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        at.runner.take(jobs)
+        await at.runner.wait_idle()
+    finally:
+        loop.set_task_factory(None)
+    assert at.calls.began == jobs
+    assert len(made) == 20
+
+
+async def test_jobs_that_are_started_together_each_have_their_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who started last is to blame when the interpreter stands still: it must be one."""
+    monkeypatch.setattr(running, "time", FrozenTime(itertools.count(time.monotonic())))
+    gate = asyncio.Event()
+
+    async def wait(_: Run) -> None:
+        await gate.wait()
+
+    at = House(10, wait)
+    at.runner.take([leased() for _ in range(10)])
+    await eventually(_answer(lambda: at.runner.running == 10))
+    assert len({run.started for run in at.runner.runs()}) == 10
+    gate.set()
+    await asyncio.wait_for(at.runner.wait_idle(), 10)
+
+
 async def test_handlers_that_never_wait_share_a_task_and_keep_their_order() -> None:
     at = House(3, nothing)
     jobs = [leased() for _ in range(20)]

@@ -27,7 +27,7 @@ def check_batch(jobs: Sequence[NewJob], now: datetime, max_payload_bytes: int) -
         isinstance(jobs, Alike)
         and jobs.model.run_at is None
         and jobs.model.expires_at is None
-        and max(map(len, jobs.payloads)) <= max_payload_bytes
+        and max(map(len, jobs.payloads), default=0) <= max_payload_bytes
     ):
         return
     for index, job in enumerate(jobs):

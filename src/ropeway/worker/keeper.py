@@ -190,6 +190,7 @@ def _culprit(ledger: Ledger, jobs: Sequence[Running], late: Running) -> UUID | N
         return late.job_id  # the loop has turned since its time was over: it was told to stop and did not
     if (blocker := ledger.blocker()) is not None:
         return blocker
-    # The interpreter itself is held. Whoever started last, just before everything stood still, holds it.
-    started_last = all(job.started <= late.started for job in jobs)
+    # The interpreter itself is held. Whoever started last, just before everything stood still, holds it; of
+    # several that started at once nobody knows which.
+    started_last = all(job is late or job.started < late.started for job in jobs)
     return late.job_id if started_last and turned < late.started + 2 * LOOK_EVERY else None

@@ -188,7 +188,10 @@ class Runner:
 
     def _fill(self) -> None:
         """Have a task start what slots are free for, in the buffer's order."""
-        if self._starter is None and self._free and self._buffer:
+        if self._loop.get_task_factory() is not None:
+            # Somebody wants to know of every task, or runs its first step at once: then each job has one.
+            self._start_each()
+        elif self._starter is None and self._free and self._buffer:
             run = self._assign(self._buffer.popleft(), time.monotonic())
             self._starter = self._new_task(self._start(run))
             # It comes right behind the first step of that task.
@@ -200,10 +203,14 @@ class Runner:
         if self._starter is None:
             return
         self._starter = None
-        now = time.monotonic()
+        self._start_each()
+
+    def _start_each(self) -> None:
+        """A task of its own for each job that a slot is free for."""
         while self._free and self._buffer:
-            run = self._assign(self._buffer.popleft(), now)
-            run.task = self._new_task(self._run(run))
+            # Each has its own time: who started last is to blame for an interpreter that stands still.
+            run = self._assign(self._buffer.popleft(), time.monotonic())
+            self._new_task(self._run(run))
 
     def _new_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._loop.create_task(work, context=self._context.copy())
@@ -256,6 +263,7 @@ class Runner:
 
     async def _run(self, run: Run) -> None:
         """One run in a task of its own."""
+        run.task = asyncio.current_task()
         performer = self._enter(run)
         try:
             run.outcome = await performer.perform(run)

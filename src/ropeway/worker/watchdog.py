@@ -91,4 +91,6 @@ class Watchdog(threading.Thread):
 
     def _blocking_run(self) -> Run | None:
         current = asyncio.current_task(self._loop)
+        if current is None:
+            return None  # a callback: no job's doing, nor that of one that has no task yet
         return next((run for run in self._runner.runs() if run.task is current), None)

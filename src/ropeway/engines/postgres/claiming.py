@@ -196,8 +196,9 @@ class PostgresClaiming(PostgresOutcomes):
         """Move the cursors; True when any of the jobs lay behind its cursor."""
         stragglers = False
         for lane, rows in by_lane.items():
-            stragglers |= self.cursors.claimed(tenant, lane, *_position(rows[0]))
-            self.cursors.claimed(tenant, lane, *_position(rows[-1]))
+            now = moment(rows[0][_STARTED_AT])
+            stragglers |= self.cursors.claimed(tenant, lane, *_position(rows[0]), now)
+            self.cursors.claimed(tenant, lane, *_position(rows[-1]), now)
         return stragglers
 
     async def _next_due_in(self, tenant: str, queues: Sequence[str]) -> float | None:

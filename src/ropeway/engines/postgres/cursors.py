@@ -22,6 +22,10 @@ START: Position = (datetime(1, 1, 1, tzinfo=UTC), 0)
 #: Concurrent commits land out of order by a few milliseconds; the hint allows for that.
 SET_BACK = timedelta(milliseconds=100)
 
+#: So long after their time nearly all have landed, and the hint is exact: a claim from a backlog that was enqueued
+#: by thousands would otherwise walk as many again that were claimed before.
+SETTLED = timedelta(seconds=1)
+
 #: A sweep may take one part in this many of the time.
 BUDGET = 20.0
 
@@ -56,10 +60,10 @@ class LaneCursors:
             self._positions.clear()
             self._swept.clear()
 
-    def claimed(self, tenant: str, lane: Lane, run_at: datetime, seq: int) -> bool:
-        """Note the position of a claimed job; True when it was a straggler, behind the hint."""
+    def claimed(self, tenant: str, lane: Lane, run_at: datetime, seq: int, now: datetime) -> bool:
+        """Note the position of a job that was claimed at `now`; True when it was a straggler, behind the hint."""
         hint = self._positions.get((tenant, lane))
-        position = (run_at - SET_BACK, 0)
+        position = (run_at, seq + 1) if now - run_at > SETTLED else (run_at - SET_BACK, 0)
         if hint is None or position > hint:
             self._positions[tenant, lane] = position
         return hint is not None and (run_at, seq) < hint
