@@ -17,6 +17,7 @@ import asyncpg
 
 from chaos.mutants_statements import Alteration, replaced
 from chaos.simulation import EngineMaker
+from ropeway.core.errors import Indeterminate
 from ropeway.engines import sqlfile
 from ropeway.engines.choosing import PriorityOrders
 from ropeway.engines.postgres import PostgresEngine
@@ -70,12 +71,17 @@ class _Harness(PostgresHarness):
 
 
 class StillPostgres:
-    """One run's engine. Everything that it offers it does at once, at the time that the simulation has."""
+    """One run's engine. Everything that it offers it does at once, at the time that the simulation has.
 
-    def __init__(self, stage: PostgresStage, rules: EngineRules, clock: Clock) -> None:
+    One that `is_broken` may trip over what it has done itself (two ends of one job, say), in the database's own
+    words: nobody knows then what became of the call. Of a right engine that would be a defect, and ends the run.
+    """
+
+    def __init__(self, stage: PostgresStage, rules: EngineRules, clock: Clock, *, is_broken: bool) -> None:
         self._stage = stage
         self._rules = rules
         self._clock = clock
+        self._is_broken = is_broken
         self._held = stage.harness.subject(rules)
         self._subject: PostgresSubject
 
@@ -97,7 +103,12 @@ class StillPostgres:
             return offered
 
         async def at_once(*args: Any, **options: Any) -> Any:
-            return self._stage.run(self._now(lambda: offered(*args, **options)))
+            try:
+                return self._stage.run(self._now(lambda: offered(*args, **options)))
+            except asyncpg.PostgresError as error:
+                if not self._is_broken:
+                    raise
+                raise Indeterminate(f"the store says: {error}") from error
 
         return at_once
 
@@ -137,7 +148,8 @@ class PostgresStage:
         self._define(after)
         self.harness.made = made
         try:
-            yield lambda rules, clock: cast("Engine", StillPostgres(self, rules, clock))
+            is_broken = bool(changes) or made is not PostgresEngine
+            yield lambda rules, clock: cast("Engine", StillPostgres(self, rules, clock, is_broken=is_broken))
         finally:
             self.harness.made = PostgresEngine
             self._define(before)
