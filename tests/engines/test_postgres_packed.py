@@ -213,12 +213,20 @@ async def test_a_long_log_of_packs_is_not_walked(fresh_database: str) -> None:
         assert len(await engine.events_of(id)) == 3
         assert await pages_read(connection, of_one_job, id) < few, "of a job that is gone"
 
-        tail = "SELECT * FROM ropeway.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        tail = "SELECT * FROM ropeway.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
         next_xid = await connection.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         end = f"{next_xid}:{next_xid}:"
-        at_end = (end, end, 0, 0, 2**40, *tailing._unseen(end), 500, None)
-        assert await pages_read(connection, tail, *at_end) < few, "the end of the log"
         last = await connection.fetchval("SELECT max(id) FROM ropeway.event_packs")
-        since = "1:1:"
-        page = (since, end, last - 1, 0, last, *tailing._unseen(since), 500, None)
-        assert await pages_read(connection, tail, *page) < few, "the last page of someone who reads all of it"
+
+        async def pages(seen: str, high: int, after: int, limit: int = 500) -> int:
+            asked = (seen, end, high, after, 0, 2**40, *tailing._unseen(seen), limit, None)
+            return await pages_read(connection, tail, *asked)
+
+        nothing = "1:1:"
+        assert await pages(end, last, 0) < few, "the end of the log"
+        assert await pages(end, last, 1) < few, "the end of a log that was restored"
+        # A page of events has as many packs here, as each is of one job.
+        assert await pages(nothing, 0, 0, limit=10) < few, "the first page of someone who reads all of it"
+        assert await pages(nothing, 0, 1, limit=10) < few, "the first page of a log that was restored"
+        assert await pages(nothing, 0, last // 2, limit=10) < few, "a page in the middle"
+        assert await pages(nothing, 0, last - 1) < few, "the last page"

@@ -210,8 +210,8 @@ async def test_a_long_log_is_not_walked(fresh_database: str, monkeypatch: pytest
         # today, is rightly looked for among them, and they are all of one transaction.
         next_xid = await connection.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         end = f"{next_xid}:{next_xid}:"
-        arguments = (end, end, 0, 0, 2**40, *tailing._unseen(end), 500, None)
-        statement = "SELECT * FROM ropeway.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        arguments = (end, end, 0, 0, 0, 2**40, *tailing._unseen(end), 500, None)
+        statement = "SELECT * FROM ropeway.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
         read = await pages_read(connection, statement, *arguments)
         size = await connection.fetchval(
             "SELECT sum(pg_relation_size(t::regclass)) / 8192 FROM unnest($1::text[]) t", days

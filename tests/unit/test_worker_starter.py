@@ -481,3 +481,30 @@ async def test_what_is_abandoned_starts_nothing_more() -> None:
     await turn()
     assert at.ended == []
     assert [one.job_id for one in at.ledger.running()] == ids(jobs[:1])
+
+
+async def test_where_handlers_hold_the_loop_for_long_no_job_is_claimed_for_idle_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such jobs would be given back after a while, and claimed again, over and over."""
+    clock = [0.0]
+    monkeypatch.setattr(running, "time", FrozenTime(iter(lambda: clock[0], None)))
+
+    async def hold(_: Run) -> None:
+        clock[0] += 2 * running.HELD_SECONDS
+
+    async def wait(_: Run) -> None:
+        await asyncio.sleep(0)
+
+    house = House(10, hold)
+    assert house.runner.room(0) == 10
+    await house.run([leased(), leased()])
+    assert house.runner.room(0) == 1
+    house.calls.handler = nothing
+    await house.run([leased()])
+    assert house.runner.room(0) == 10, "the next one was quick"
+    house.calls.handler = hold
+    await house.run([leased()])
+    house.calls.handler = wait
+    await house.run([leased()])
+    assert house.runner.room(0) == 10, "the next one waited, and others can run meanwhile"

@@ -34,6 +34,8 @@ MOST_BUFFERED = 1_000
 STALE_SECONDS = 2.0
 #: Handlers that never wait run one after the other for so long; then the loop's other callbacks have their turn.
 TURN_SECONDS = 0.001
+#: A handler that never waits and takes so long leaves nothing for other slots to do: no job is claimed for those.
+HELD_SECONDS = 0.1
 
 _NEVER = float("inf")
 
@@ -83,6 +85,8 @@ class Runner:
         self._buffered_at = 0.0
         #: The task that starts jobs, until it has given way or one of its handlers was seen to wait.
         self._starter: asyncio.Task[None] | None = None
+        #: The last handler held the loop for long: one slot is as good as all of them.
+        self._one_by_one = False
         self._held: Counter[str] | None = Counter() if count_queues else None
         self._earliest = _NEVER
         self._timer: asyncio.TimerHandle | None = None
@@ -126,7 +130,8 @@ class Runner:
     def room(self, rate: float) -> int:
         """How many jobs can be taken at a rate of so many jobs a second."""
         ahead = min(int(rate * BUFFER_SECONDS), MOST_BUFFERED)
-        return self._ledger.slots + ahead - len(self._running) - len(self._buffer)
+        slots = 1 if self._one_by_one else self._ledger.slots
+        return slots + ahead - len(self._running) - len(self._buffer)
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
@@ -203,6 +208,7 @@ class Runner:
         if self._starter is None:
             return
         self._starter = None
+        self._one_by_one = False
         self._start_each()
 
     def _start_each(self) -> None:
@@ -254,6 +260,7 @@ class Runner:
             self._end(run, now)
             if self._starter is not task:
                 return  # the handler has waited: it had this task for itself
+            self._one_by_one = run.seconds >= HELD_SECONDS
             if now >= give_way_at or not self._buffer:
                 self._starter = None  # what there is to start is started when this has been handed on
                 return

@@ -25,9 +25,9 @@ PACKAGE = "ropeway.engines.postgres.migrations"
 #: Seconds that a runner may be silent before another may take over.
 LOCK_SECONDS = 60
 
-#: How long a step may wait for a table that is in use, and how often it tries: running versions go first.
-STEP_LOCK_TIMEOUT = "2s"
-STEP_TRIES = 15
+#: How long a step may wait for a table that is in use, try by try: whoever comes meanwhile waits behind it, so
+#: running versions go first. The last tries outwait an autovacuum: it makes way for who has waited for a second.
+STEP_LOCK_TIMEOUTS = ("150ms",) * 20 + ("2s",) * 5
 
 #: Seconds that one step may take: building an index on a large table takes its time.
 STEP_TIMEOUT = 4 * 3600.0
@@ -135,11 +135,11 @@ class PostgresMigrations:
 
     async def _apply(self, migration: Migration) -> None:
         """One migration and its record. A step that cannot get its locks soon lets the others go first."""
-        for attempt in range(STEP_TRIES):
+        for attempt, lock_timeout in enumerate(STEP_LOCK_TIMEOUTS, start=1):
             try:
                 if migration.in_transaction:
                     async with self._store.chores.transaction() as connection:
-                        await connection.execute(f"SET LOCAL lock_timeout = '{STEP_LOCK_TIMEOUT}'")
+                        await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
                         await connection.execute(self._fill(migration.text), timeout=STEP_TIMEOUT)
                         await self._record(connection, migration)
                 else:
@@ -149,9 +149,9 @@ class PostgresMigrations:
                                 await connection.execute(statement, timeout=STEP_TIMEOUT)
                         await self._record(connection, migration)
             except Unavailable:
-                if attempt == STEP_TRIES - 1:
+                if attempt == len(STEP_LOCK_TIMEOUTS):
                     raise
-                await asyncio.sleep(0.1 * (attempt + 1))
+                await asyncio.sleep(min(0.1 * attempt, 1.0))
             else:
                 return
 

@@ -170,7 +170,7 @@ class PostgresTailing(PostgresStore):
         within = at.within if start == at.last else 0
         rows = await self.reads.fetch(
             self.sql("inspecting", "tail"),
-            at.seen, at.upto, start, within, stop, froms, tos, limit, tenant, writes=False,
+            at.seen, at.upto, at.seen_high, start, within, stop, froms, tos, limit, tenant, writes=False,
         )  # fmt: skip
         events = [stored_event(row) for row in rows]
         if len(rows) == limit:

@@ -141,7 +141,7 @@ SELECT high, pg_current_snapshot()::text AS snapshot FROM drawn
 -- name: tail
 SELECT e.id, e.n, e.rest, e.tenant, e.job_id, e.seq, e.at, e.type, e.queue, e.attempt, e.event::text AS event, e.worker,
        e.priority, e.failed, e.run_at, e.millis, e.error, e.detail
-FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9) e
+FROM {schema}.tail_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) e
 
 -- name: before_newest_events
 SELECT {schema}.before_newest_events($1, $2, $3, $4)
