@@ -16,7 +16,7 @@ from ropeway.worker.stem_handle import Stem
 from tests.worker import apart, inside
 from tests.worker.facts import Facts
 from tests.worker.inside import NEVER, processes, stored, working
-from tests.worker.kit import StartWorker, is_alive, opened, until
+from tests.worker.kit import ROOT, StartWorker, is_alive, opened, process_state, until
 
 
 def parent_of(pid: int) -> int:
@@ -48,6 +48,61 @@ async def test_it_is_there_before_the_first_job_and_goes_with_its_child(
         facts.open_gate("go")
         (job,) = await store.reach(ids, State.SUCCEEDED)
         assert job.attempt == 2
+
+
+#: Linux: whose parents die become children of this process, as they do of process 1.
+INHERIT_ORPHANS = """
+import ctypes, sys
+if sys.orig_argv[1:4] == ["-m", "ropeway", "worker"]:
+    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+"""
+
+
+async def test_a_worker_that_is_process_1_leaves_no_zombies(
+    sqlite_url: str, start_worker: StartWorker, facts: Facts, tmp_path: Path
+) -> None:
+    """In a container without an init."""
+    (tmp_path / "sitecustomize.py").write_text(INHERIT_ORPHANS)
+    path = os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "src")])
+    async with opened(sqlite_url) as store:
+        worker = start_worker(url=sqlite_url, env={"PYTHONPATH": path})
+        await worker.says("worker_started")
+        (child,) = worker.children()
+        (stem,) = children_of(child)
+        await store.add("wait_process", gate="go")
+        await until(lambda: facts.notes("started"), "it runs")
+        (note,) = facts.notes("started")
+        os.kill(child, signal.SIGKILL)
+        await until(
+            lambda: {process_state(pid) for pid in (child, stem, note.pid)} == {"X"}, "not even zombies are left"
+        )
+        facts.open_gate("go")
+
+
+def _from_root(path: Path) -> str:
+    return os.path.relpath(path, ROOT)
+
+
+async def test_an_app_that_goes_to_another_folder_is_found_where_it_was_loaded(
+    sqlite_url: str, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    app = tmp_path / "wanders.py"
+    as_told = _from_root(app)
+    app.write_text(
+        f"import os\nfrom ropeway import Ropeway\nos.chdir({str(tmp_path)!r})\napp = Ropeway()\n\n"
+        "@app.task(process=True)\ndef parent() -> int:\n    return os.getppid()\n"
+    )
+    async with opened(sqlite_url) as store:
+        worker = start_worker(url=sqlite_url, target=as_told)
+        await worker.says("worker_started")
+        (child,) = worker.children()
+        (stem,) = children_of(child)
+        (job,) = await store.reach(await store.add("parent"), State.SUCCEEDED)
+        assert job.result is not None
+        assert msgspec.json.decode(job.result) == stem
+        os.kill(stem, signal.SIGKILL)
+        (job,) = await store.reach(await store.add("parent"), State.SUCCEEDED)
+        assert job.attempt <= 2
 
 
 LEFT_BEHIND = {

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +63,7 @@ def main() -> None:
     ledger = Ledger(int(sys.argv[2]))
     # The terminal's Ctrl-C is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    folder = Path.cwd()  # the app may go elsewhere
     begin = receive_blocking(end, ToChild)
     if not isinstance(begin, Begin):
         return
@@ -75,7 +77,7 @@ def main() -> None:
     ledger.slots = settings.concurrency
     collector.look_rarely()
     stem = Stem.forked({end.fileno(), ledger.fd})
-    run_in_new_loop(_live(_Child(end, ledger, begin, program, settings, stem)))
+    run_in_new_loop(_live(_Child(end, ledger, begin, program, settings, stem, folder)))
 
 
 async def _live(child: _Child) -> None:
@@ -96,6 +98,7 @@ class _Child:
         program: Program,
         settings: Settings,
         stem: Stem | None,
+        folder: Path,
     ) -> None:
         self._end = end
         self._ledger = ledger
@@ -103,6 +106,7 @@ class _Child:
         self._program = program
         self._settings = settings
         self._stem = stem
+        self._folder = folder
         self._options = begin.options.with_settings(settings)
         self._log = logs.logger("ropeway.worker")
         self._quiet = False
@@ -193,6 +197,7 @@ class _Child:
                 worker_id=begin.worker_id,
                 tenant=options.tenant,
                 kept=options.cpu_processes,
+                folder=self._folder,
                 stem=self._stem,
             ),
         )

@@ -113,8 +113,13 @@ class Child:
         peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         death = Death(code if code >= 0 else None, -code if code < 0 else None, peak)
         self.process.returncode = code
+        self.kill_group()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
             loop.call_soon_threadsafe(self._tell, death)
+        # What it left behind has this process for a parent now, if it is the first one of a container.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.process.pid, 0)
 
     def _tell(self, death: Death) -> None:
         if not self.death.done():

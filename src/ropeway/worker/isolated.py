@@ -25,7 +25,7 @@ from ropeway.settings import Settings
 from ropeway.task.spec import failure
 from ropeway.worker.executor import Executor
 from ropeway.worker.line import Line
-from ropeway.worker.loading import load_program
+from ropeway.worker.loading import loaded_program
 from ropeway.worker.run import Run, StopReason
 from ropeway.worker.threads import Threads
 
@@ -136,7 +136,7 @@ async def _serve(end: socket.socket) -> None:
     store = _Store(told.settings)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            program = load_program(told.target)
+            program = loaded_program(told.target)
             await stack.enter_async_context(program.lifespan())
         except Exception as error:  # noqa: BLE001 - a failed attempt, with its retry policy's patience; not a crash
             await _refuse(line, error)

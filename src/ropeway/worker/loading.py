@@ -12,6 +12,14 @@ from types import ModuleType
 from ropeway.core.errors import ConfigurationError
 from ropeway.worker.program import Program
 
+_loaded: dict[str, Program] = {}
+
+
+def loaded_program(target: str) -> Program:
+    """What this process, or the one that it was forked from, has loaded; else load it. The app may have gone to
+    another folder since, where a file's path or a module's name leads nowhere."""
+    return _loaded.get(target) or load_program(target)
+
 
 def load_program(target: str) -> Program:
     """Import the target and return its app's program.
@@ -30,7 +38,7 @@ def load_program(target: str) -> Program:
                 f"{place} has no Ropeway app called {attribute!r}",
                 hint=f"did you mean {place}:{near[0]}?" if near else _listed(apps),
             )
-        return _program(apps[attribute])
+        return _program(target, apps[attribute])
     distinct = {id(app): name for name, app in reversed(apps.items())}
     if not distinct:
         raise ConfigurationError(f"{place} has no Ropeway app", hint="it needs a line such as: app = Ropeway()")
@@ -39,7 +47,7 @@ def load_program(target: str) -> Program:
             f"{place} has several apps: {', '.join(sorted(distinct.values()))}",
             hint=f"say which: {place}:{min(distinct.values())}",
         )
-    return _program(apps[next(iter(distinct.values()))])
+    return _program(target, apps[next(iter(distinct.values()))])
 
 
 def _is_file(place: str) -> bool:
@@ -50,10 +58,11 @@ def _is_app(value: object) -> bool:
     return not isinstance(value, type) and isinstance(getattr(type(value), "program", None), property)
 
 
-def _program(app: object) -> Program:
+def _program(target: str, app: object) -> Program:
     program = getattr(app, "program")  # noqa: B009 - the app's class is in a room above this one
     if not isinstance(program, Program):
         raise ConfigurationError("the object found is not a Ropeway app")
+    _loaded[target] = program
     return program
 
 

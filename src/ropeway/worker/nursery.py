@@ -161,7 +161,6 @@ class Nursery:
     async def _attend(self, child: Child) -> None:
         """Wait for the child's end, clean up after it, and start another unless the worker stops."""
         death = await child.death
-        child.kill_group()
         guilty = child.guilty()
         if not child.went_on_purpose and (child.ready or not death.clean):
             self._log.error(

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeway.core.outcome import Lost, Outcome, Released
@@ -35,9 +36,18 @@ class Processes:
     """`perform` runs a job in a process; a process that dies makes its own job lost, no other."""
 
     def __init__(
-        self, target: str, settings: Settings, *, worker_id: str, tenant: str, kept: int, stem: Stem | None = None
+        self,
+        target: str,
+        settings: Settings,
+        *,
+        worker_id: str,
+        tenant: str,
+        kept: int,
+        folder: Path | None = None,
+        stem: Stem | None = None,
     ) -> None:
-        """`stem`: what they are forked from, if it is there already."""
+        """`folder`: where the target was loaded; `stem`: what they are forked from, if it is there already."""
+        self._folder = folder
         self._serve = isolated.Serve(target, settings, worker_id, tenant)
         self._stem = stem
         self._planting = asyncio.Lock()
@@ -131,7 +141,7 @@ class Processes:
                 await self._stem.close()
                 self._stem = None
             if self._stem is None:
-                self._stem = await asyncio.to_thread(Stem.spawned, self._serve.target)
+                self._stem = await asyncio.to_thread(Stem.spawned, self._serve.target, self._folder)
             return self._stem
 
     def _end(self, process: _Process) -> None:

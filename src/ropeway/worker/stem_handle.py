@@ -71,8 +71,8 @@ class Stem:
         return cls(pid, requests, news, lambda: _wait_for(pid))
 
     @classmethod
-    def spawned(cls, target: str) -> Self:
-        """A program of its own, which loads the app."""
+    def spawned(cls, target: str, folder: Path | None = None) -> Self:
+        """A program of its own, which loads the app: in a folder, or where this process is."""
         (requests, wanted), (news, told) = _sockets()
         ends = (wanted.fileno(), told.fileno())
         try:
@@ -80,6 +80,7 @@ class Stem:
                 [sys.executable, "-m", stem.__name__, *map(str, ends), target],
                 pass_fds=ends,
                 stdin=subprocess.DEVNULL,
+                cwd=folder,
             )
         except BaseException:
             requests.close()
