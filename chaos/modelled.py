@@ -72,8 +72,7 @@ def run(asked: argparse.Namespace) -> int:
 @contextmanager
 def _harness(engine: str) -> Iterator[Any]:
     if engine == "postgres":
-        # What is not flushed is as visible as what is: these programs kill nobody.
-        with PrivatePostgres(fsync=False, shared_buffers="128MB") as server:
+        with PrivatePostgres(shared_buffers="128MB") as server:
             yield PostgresHarness(server.create_database("model"))
     else:
         yield MemoryHarness() if engine == "memory" else SqliteHarness()

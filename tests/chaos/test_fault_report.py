@@ -601,12 +601,14 @@ def test_simulated_seeds_end_with_one_line_of_json_that_is_kept(
     assert simulated.read(tmp_path) == [told]
 
 
+@pytest.mark.parametrize("engine", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def test_random_programs_end_with_one_line_of_json_that_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["model", "--programs", "3", "--calls", "5", "--out", str(tmp_path)]) == 0
+    asked = ["model", "--engine", engine, "--programs", "3", "--calls", "5", "--out", str(tmp_path)]
+    assert main(asked) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["engine"], told["programs"], told["calls"], told["broken"]) == ("memory", 3, 5, None)
+    assert (told["engine"], told["programs"], told["calls"], told["broken"]) == (engine, 3, 5, None)
     assert modelled.read(tmp_path) == [told]
 
 
