@@ -110,8 +110,14 @@ GROUPS: tuple[Group, ...] = (
     ),
     Group(
         title="A spike",
-        told="30 % of what each system drains, five times that for a while, then 30 %. p99 of enqueue to start.",
+        told=(
+            "30 % of what each system drains, or a fifth of what its producer can send if that is less; five times "
+            "as much for 30 s; then as before. p99 of enqueue to start. Back to normal is the end of the last "
+            "second whose p99 was above twice that before the spike."
+        ),
         columns=(
+            Column(title="load", measure="spike", name="rate", compared=False),
+            Column(title="spike", measure="spike", name="spike_sent_rate", compared=False),
             Column(title="before", measure="spike", name="before_p99", unit="ms", low=True),
             Column(title="during", measure="spike", name="during_p99", unit="ms", low=True),
             Column(title="after", measure="spike", name="after_p99", unit="ms", low=True),
