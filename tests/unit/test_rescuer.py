@@ -74,6 +74,23 @@ async def test_who_stood_still_himself_lets_heartbeats_go_first() -> None:
     assert await states(engine, held) == {"alive": State.RUNNING, "gone": State.QUEUED}
 
 
+async def test_who_is_always_late_takes_jobs_back_all_the_same() -> None:
+    """A handler that blocks its loop again and again makes every look a late one."""
+    clock = ManualClock()
+    engine = MemoryEngine(EngineRules(), clock=clock)
+    time = [0.0]
+    rescuer = Rescuer(engine, logger("test"), monotonic=lambda: time[0])
+    _, held = await one_alive_one_gone(engine)
+    clock.advance(60)
+    await rescuer.run_once()
+    _, more = await one_alive_one_gone(engine)
+    clock.advance(60)
+    for look in range(1, 3):
+        time[0] = 10.0 * look
+        await rescuer.run_once()
+    assert set((await states(engine, held | more)).values()) == {State.QUEUED}
+
+
 async def one_alive_one_gone(engine: MemoryEngine) -> tuple[WorkerRef, dict[str, object]]:
     """Two workers with a job each: the one that will be heard of, and what both hold."""
     await engine.enqueue([NewJob("a"), NewJob("b")])

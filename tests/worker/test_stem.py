@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from ropeway.core.states import State
-from ropeway.worker.stem_handle import Stem
+from ropeway.worker.stem_handle import Stem, StemGone
 from tests.worker import apart, inside
 from tests.worker.facts import Facts
 from tests.worker.inside import NEVER, processes, stored, working
@@ -172,6 +173,27 @@ async def test_a_job_outlives_it_and_its_own_death_is_still_noticed(facts: Facts
         assert (job.attempt, job.lease_lost_count) == (2, 1)
         lost, _ = await store.history(id)
         assert (lost.outcome, lost.signal, lost.exit_code) == ("crashed", None, None)
+
+
+async def test_one_that_is_started_while_the_worker_ends_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for, may_start, spawned = threading.Event(), threading.Event(), Stem.spawned
+    started: list[Stem] = []
+
+    def at_the_last_moment(target: str, folder: Path | None = None) -> Stem:
+        asked_for.set()
+        may_start.wait(30)
+        started.append(spawned(target, folder))
+        return started[0]
+
+    monkeypatch.setattr(Stem, "spawned", at_the_last_moment)
+    isolation = processes()
+    starting = asyncio.create_task(isolation._started())
+    await until(asked_for.is_set, "one is about to be started")
+    await isolation.close()
+    may_start.set()
+    with pytest.raises(StemGone):
+        await starting
+    await until(lambda: not is_alive(started[0]._pid), "it is gone")
 
 
 async def test_a_request_that_nobody_waits_for_is_not_answered_to_the_next() -> None:

@@ -43,12 +43,14 @@ class Rescuer:
         self._monotonic = monotonic
         self._away = False
         self._not_before = 0.0
+        #: Whether the last look was left out. Who is late every time looks every second time.
+        self._left_out = False
         #: When the next look is to come at the latest.
         self._expected = math.inf
 
     async def run_once(self) -> bool:
         """True when there may be more."""
-        if self._monotonic() > self._expected + STOOD_STILL:
+        if self._monotonic() > self._expected + STOOD_STILL and not self._left_out:
             self._not_before = self._monotonic() + GRACE
         try:
             return await self._look()
@@ -60,7 +62,8 @@ class Rescuer:
             await self._engine.now()
             self._away = False
             self._not_before = self._monotonic() + GRACE
-        if self._monotonic() < self._not_before:
+        self._left_out = self._monotonic() < self._not_before
+        if self._left_out:
             return False
         fault("rescue.before")
         try:

@@ -141,7 +141,11 @@ class Processes:
                 await self._stem.close()
                 self._stem = None
             if self._stem is None:
-                self._stem = await asyncio.to_thread(Stem.spawned, self._serve.target, self._folder)
+                stem = await asyncio.to_thread(Stem.spawned, self._serve.target, self._folder)
+                if self._closed:
+                    await stem.close()
+                    raise StemGone("the worker ends")
+                self._stem = stem
             return self._stem
 
     def _end(self, process: _Process) -> None:

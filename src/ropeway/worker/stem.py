@@ -86,8 +86,10 @@ def _live(wanted: socket.socket, told: socket.socket) -> None:
             woken.recv(1_024)
             _tell_of_ends(told)
         if wanted in ready:
-            number, (descriptor,), *_ = socket.recv_fds(wanted, NUMBER_BYTES, 1)
-            with socket.socket(fileno=descriptor) as end:
+            number, descriptors, *_ = socket.recv_fds(wanted, NUMBER_BYTES, 1)
+            if not descriptors:  # not everywhere is the other end's close told by `told` first
+                os._exit(0)
+            with socket.socket(fileno=descriptors[0]) as end:
                 end.set_inheritable(False)
                 _fork(int.from_bytes(number, "big"), end, told, [wanted, told, woken, waking, selector])
 
@@ -135,6 +137,8 @@ def main() -> None:
     # An app with threads is forked here all the same, as it always was: the log is not the place to say so.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     wanted, told = (socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:3])
+    for end in (wanted, told):  # what the app starts while it is loaded would keep them open
+        end.set_inheritable(False)
     with contextlib.suppress(RopewayError):  # told by the process that needs it
         load_program(sys.argv[3])
     printed.write_out()
