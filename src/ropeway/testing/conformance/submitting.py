@@ -568,6 +568,28 @@ class TestUniqueJobs:
             await enqueue_one(engine, unique=Unique(by="key", key="k"))
             assert (await engine.count()).number == 2
 
+    async def test_a_job_that_is_not_stored_takes_no_unique_key_from_its_holder(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            job = new_job(idempotency_key="k", unique=Unique())
+            first = await _enqueue(engine, job)
+            await nack(engine, await lease_one(engine), retry=False)
+            assert await _enqueue(engine, job) == first, "its idempotency key answers; the unique one was free"
+            await engine.redrive([first])
+            assert await _enqueue(engine, new_job(unique=Unique())) == first
+
+    async def test_a_job_that_is_not_stored_takes_no_idempotency_key_from_its_holder(self, harness: Harness) -> None:
+        async with harness.subject() as subject:
+            engine = subject.engine
+            job = new_job(idempotency_key="k", key_window=DAY, unique=Unique())
+            first = await _enqueue(engine, job)
+            await nack(engine, await lease_one(engine), retry=False)
+            await subject.advance(DAY + 1)
+            other = await _enqueue(engine, new_job(unique=Unique()))
+            assert await _enqueue(engine, job) == other, "its idempotency key was free; the unique one is held"
+            await engine.redrive([first])
+            assert await _enqueue(engine, job) == first
+
     async def test_a_pruned_job_keeps_nobody_out(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
