@@ -568,7 +568,7 @@ class TestUniqueJobs:
             await enqueue_one(engine, unique=Unique(by="key", key="k"))
             assert (await engine.count()).number == 2
 
-    async def test_a_job_that_is_not_stored_takes_no_unique_key_from_its_holder(self, harness: Harness) -> None:
+    async def test_a_job_that_is_not_stored_takes_nobodys_unique_key(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
             job = new_job(idempotency_key="k", unique=Unique())
@@ -578,7 +578,7 @@ class TestUniqueJobs:
             await engine.redrive([first])
             assert await _enqueue(engine, new_job(unique=Unique())) == first
 
-    async def test_a_job_that_is_not_stored_takes_no_idempotency_key_from_its_holder(self, harness: Harness) -> None:
+    async def test_a_job_that_is_not_stored_takes_nobodys_idempotency_key(self, harness: Harness) -> None:
         async with harness.subject() as subject:
             engine = subject.engine
             job = new_job(idempotency_key="k", key_window=DAY, unique=Unique())
