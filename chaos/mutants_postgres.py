@@ -136,10 +136,10 @@ def _mutant(*changes: tuple[str, str, str]) -> PostgresMutant:
     return PostgresMutant(tuple(Alteration(*change) for change in changes))
 
 
-_ONE_GRANT = """HAVING count(*) > 0
-        ON CONFLICT (token) DO UPDATE
-        SET owner = excluded.owner, expires_at = excluded.expires_at,
-            job_ids = grants.job_ids || excluded.job_ids"""
+_GRANTED = "interval '1 second', v_ids)"
+_ONE_GRANT = f"""{_GRANTED}
+    ON CONFLICT (token) DO UPDATE
+    SET owner = excluded.owner, expires_at = excluded.expires_at, job_ids = grants.job_ids || excluded.job_ids"""
 
 _SKIPPED = """IF FOUND AND p_events[i] = 'job.reclaimed' THEN
             j.event_seq := j.event_seq + 1;
@@ -159,8 +159,9 @@ _TICKET = "c.lease_token = t.token AND c.attempt = t.attempt"
 
 MUTANTS: Mapping[str, PostgresMutant] = {
     "AckUnfenced": _mutant(
-        ("complete", _TICKET, "c.lease_token IS NOT NULL"),
-        ("complete", ")) AND j.lease_token = ANY (p_tokens)", "))"),
+        ("complete_jobs", _TICKET, "c.lease_token IS NOT NULL"),
+        ("complete_jobs", ")) AND j.lease_token = ANY (p_tokens)", "))"),
+        ("complete_jobs", " AND t.token = f.lease_token AND t.attempt = f.attempt", ""),
     ),
     "NackUnfenced": _mutant(
         ("facts", _TICKET, "c.lease_token IS NOT NULL"),
@@ -174,15 +175,20 @@ MUTANTS: Mapping[str, PostgresMutant] = {
         ("heartbeat", " AND j.lease_token = p_tokens[i] AND j.attempt = p_attempts[i]", ""),
         ("heartbeat", "g.token = p_tokens[i]", "g.token = j.lease_token"),
     ),
-    "AttemptsNotCounted": _mutant(("claim", "attempts = j.attempts + 1", "attempts = greatest(j.attempts, 1)")),
-    "AttemptNotRaised": _mutant(("claim", "attempt = j.attempt + 1", "attempt = greatest(j.attempt, 1)")),
+    "AttemptsNotCounted": _mutant(
+        ("claim_jobs", "attempts = j.attempts + 1", "attempts = greatest(j.attempts, 1)")
+    ),
+    "AttemptNotRaised": _mutant(
+        ("claim_jobs", "attempt = j.attempt + 1", "attempt = greatest(j.attempt, 1)"),
+        ("claim_jobs", "x.attempt + 1", "greatest(x.attempt, 1)"),
+    ),
     "KeyBeforeJob": PostgresMutant(engine=KeyBeforeJob),
     "NoIdempotency": _mutant(("take_keys", "IF k.kind = 'idempotency' THEN", "IF false THEN")),
     "ReaperOverwritesCompleted": PostgresMutant(engine=ReaperOverwritesCompleted),
     "CommitLost": PostgresMutant(engine=CommitLost),
     "DoubleLease": _mutant(
         (
-            "claim",
+            "claim_jobs",
             "c.lease_token IS NULL",
             "(c.lease_token IS NULL OR c.attempt = 1 AND c.seq % 4 = 0 AND v_now > c.started_at + interval '1 s')",
         )
@@ -194,16 +200,14 @@ MUTANTS: Mapping[str, PostgresMutant] = {
             "p_errors[i], p_details[i]) WHERE p_events[i] <> 'job.failed';",
         )
     ),
-    "EventNumberSkipped": _mutant(
-        ("complete", "f.event_seq + 1, f.attempt, 'job.completed'", "f.event_seq + 2, f.attempt, 'job.completed'")
-    ),
+    "EventNumberSkipped": _mutant(("complete_jobs", "array_agg(f.event_seq + 1)", "array_agg(f.event_seq + 2)")),
     "EventsReordered": _mutant(
         ("tail_events", "ORDER BY t.id, t.n LIMIT", "ORDER BY t.id / 5, t.id DESC, t.n LIMIT")
     ),
-    "StartedEarly": _mutant(("claim", "c.run_at <= v_now", "c.run_at <= v_now + interval '0.3 seconds'")),
+    "StartedEarly": _mutant(("claim_jobs", "c.run_at <= v_now", "c.run_at <= v_now + interval '0.3 seconds'")),
     "WorkersClockInLease": PostgresMutant(engine=WorkersClockInLease),
     "RedeliverySkipped": _mutant(("apply_transitions", "IF FOUND THEN", _SKIPPED)),
-    "TokenReused": PostgresMutant((Alteration("claim", "HAVING count(*) > 0", _ONE_GRANT),), TokenReused),
+    "TokenReused": PostgresMutant((Alteration("claim_jobs", _GRANTED, _ONE_GRANT),), TokenReused),
     "NoMaxAttempts": _mutant(
         ("facts", "c.max_attempts", "1000::smallint"), ("held_jobs", "j.max_attempts", "1000::smallint")
     ),

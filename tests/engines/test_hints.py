@@ -60,7 +60,7 @@ def test_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "MEMORY", BOUND)
     book = GrantBook()
     for _ in range(LANES):
-        book.opened(ids.token(), "default", {ids.token(): 1})
+        book.opened(ids.token(), "default", {ids.token(): 1}, {})
         book.keep([ids.token()])
     assert len(book._open) <= BOUND
     assert len(book.take_ended()) <= BOUND

@@ -48,7 +48,7 @@ class TestAnAckThatWaits:
             await holding.start()
             await other.execute("UPDATE ropeway.jobs SET progress = 'x' WHERE id = $1", ids[0])
             acks = asyncio.create_task(engine.settle([Settlement(each.lease, Done(b"7")) for each in leased]))
-            await waiting_for_lock(other, "ropeway.complete(")
+            await waiting_for_lock(other, "ropeway.complete_jobs(")
             await holding.commit()
             answers = await acks
             assert [type(answer) for answer in answers] == [Settled] * number, answers
@@ -76,7 +76,7 @@ class TestAnAckThatWaits:
             await holding.start()
             await _cancel(other, id)
             answer = asyncio.create_task(answer_to(engine, leased, Done()))
-            await waiting_for_lock(other, "ropeway.complete(")
+            await waiting_for_lock(other, "ropeway.complete_jobs(")
             await holding.commit()
             refused(await answer, LeaseLost)
             assert await state_of(engine, id) is State.CANCELLED
@@ -90,7 +90,7 @@ class TestAnAckThatWaits:
             await holding.start()
             await _cancel(other, id)
             answer = asyncio.create_task(answer_to(engine, leased, Done()))
-            await waiting_for_lock(other, "ropeway.complete(")
+            await waiting_for_lock(other, "ropeway.complete_jobs(")
             await holding.rollback()
             assert isinstance(await answer, Settled)
             await check_log(engine, id)
@@ -153,7 +153,7 @@ class TestLostReplies:
             await blocking.start()
             await other.execute("LOCK TABLE ropeway.grants IN ACCESS EXCLUSIVE MODE")
             call = asyncio.create_task(engine.lease(["default"], 1, worker()))
-            await waiting_for_lock(other, "ropeway.claim(")
+            await waiting_for_lock(other, "ropeway.claim_jobs(")
             call.cancel()
             await asyncio.wait([call])
             await blocking.rollback()

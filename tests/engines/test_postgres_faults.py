@@ -113,7 +113,7 @@ class TestWhatIsRefusedAtTheStart:
     async def test_a_schema_that_lacks_a_part(self, fresh_database: str) -> None:
         """Someone dropped a function behind our back: said when it is met."""
         async with opened(fresh_database) as engine, connected(fresh_database) as other:
-            await other.execute("DROP FUNCTION ropeway.claim")
+            await other.execute("DROP FUNCTION ropeway.claim_jobs")
             with pytest.raises(ConfigurationError, match="ropeway migrate up"):
                 await lease_one(engine)
 

@@ -131,7 +131,7 @@ class TestManyAtOnce:
             late = slow.transaction()
             await late.start()
             await slow.execute(
-                """SELECT FROM ropeway.claim('default', '{default}', '{5}', '{-infinity}', '{0}', 20,
+                """SELECT FROM ropeway.claim_jobs('default', '{default}', '{5}', '{-infinity}', '{0}', 20,
                                               gen_random_uuid(), gen_random_uuid(), 'w', 30)"""
             )
             others = await enqueue_many(engine, 3)

@@ -296,7 +296,7 @@ async def connect(
 
 #: Every type of array that our statements send or get.
 _ARRAYS = """SELECT NULL::boolean[], NULL::smallint[], NULL::integer[], NULL::bigint[], NULL::double precision[],
-    NULL::text[], NULL::bytea[], NULL::uuid[], NULL::timestamptz[], NULL::jsonb[]"""
+    NULL::text[], NULL::bytea[], NULL::uuid[], NULL::timestamptz[], NULL::jsonb[], NULL::tid[]"""
 
 
 async def _learn_types(connection: asyncpg.Connection[asyncpg.Record]) -> None:

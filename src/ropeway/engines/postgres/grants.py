@@ -1,8 +1,9 @@
-"""Which grants of this process are done with: known answers only, never a worker's own count."""
+"""Grants of this process: where the rows of their jobs lie, and which grants are done with (known answers only,
+never a worker's own count)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 from uuid import UUID
@@ -14,19 +15,34 @@ MEMORY = 20_000
 
 _token = attrgetter("token")
 
+#: A page of a table and an item there: where a row lies until it is changed.
+Place = tuple[int, int]
+
 
 class GrantBook:
     """Outstanding jobs per grant. A grant whose jobs all have a known answer is deleted by a later statement."""
 
     def __init__(self) -> None:
-        self._open: dict[UUID, tuple[str, dict[UUID, int]]] = {}
+        self._open: dict[UUID, tuple[str, dict[UUID, int], Mapping[UUID, Place]]] = {}
         self._ended: list[UUID] = []
 
-    def opened(self, token: UUID, tenant: str, attempts: dict[UUID, int]) -> None:
-        """A grant was made for these jobs, each with its attempt."""
+    def opened(self, token: UUID, tenant: str, attempts: dict[UUID, int], places: Mapping[UUID, Place]) -> None:
+        """A grant was made for these jobs, each with its attempt and its row's place."""
         if len(self._open) >= MEMORY:
             del self._open[next(iter(self._open))]
-        self._open[token] = (tenant, attempts)
+        self._open[token] = (tenant, attempts, places)
+
+    def places(self, leases: Iterable[Lease]) -> list[Place | None]:
+        """Where the rows of these jobs lay when they were claimed, as far as that is known here: a hint."""
+        found: list[Place | None] = []
+        for token, together in groupby(leases, key=_token):
+            held = self._open.get(token)
+            if held is None:
+                found += [None for _ in together]
+            else:
+                place = held[2].get
+                found += [place(lease.job_id) for lease in together]
+        return found
 
     def answered(self, tenant: str, leases: Iterable[Lease]) -> None:
         """The store has said what became of these tickets. A ticket that is not one of ours says nothing."""

@@ -21,6 +21,7 @@ from ropeway.engines import settling
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.fields import folded
+from ropeway.engines.postgres.grants import Place
 from ropeway.engines.postgres.rows import known_policy
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import take_back
@@ -35,6 +36,9 @@ from ropeway.runtime.backoff import Backoff
 #: Seconds after which a claim whose answer was lost is looked for, again and again: its statement may still be
 #: under way when the first look finds nothing.
 LOOK_FOR_LOST = (0.0, 0.5, 2.0, 10.0, 30.0)
+
+#: The state of `complete_jobs` when a row that is none of the tickets' lies at one of their places.
+STRANGER = "RW409"
 
 
 class PostgresOutcomes(PostgresStore):
@@ -91,6 +95,24 @@ class PostgresOutcomes(PostgresStore):
         )
 
     async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
+        places = self.grants.places([completion.lease for completion in completions])
+        written = await self._complete_many(tenant, completions, places)
+        missed = [i for i, done in enumerate(written) if not done]
+        moved = [i for i in missed if places[i] is not None]
+        if moved:
+            # A row that has changed while the job ran lies elsewhere.
+            again = self._complete_many(tenant, [completions[i] for i in moved], [])
+            for i, done in zip(moved, await settling.after_write(again), strict=True):
+                written[i] = done
+        for i in missed:
+            if not written[i]:
+                written[i] = await settling.after_write(self._complete_one(tenant, completions[i]))
+        return written
+
+    async def _complete_many(
+        self, tenant: str, completions: Sequence[Completion], places: Sequence[Place | None]
+    ) -> list[bool]:
+        """One statement; False for each ticket whose row it did not find."""
         ended = self.grants.take_ended()
         leases = [completion.lease for completion in completions]
         results = [completion.result for completion in completions]
@@ -99,6 +121,7 @@ class PostgresOutcomes(PostgresStore):
         arguments = (
             tenant,
             [lease.job_id for lease in leases],
+            places,
             folded([lease.attempt for lease in leases]),
             tokens,
             list(set(tokens)),
@@ -114,13 +137,15 @@ class PostgresOutcomes(PostgresStore):
         except RopewayError:
             self.grants.keep(ended)
             raise
+        except asyncpg.PostgresError as error:
+            self.grants.keep(ended)
+            if error.sqlstate != STRANGER:
+                raise
+            return await self._complete_many(tenant, completions, [])
         if done is None:
             return [True] * len(leases)
         written = set(done)
-        return [
-            lease.job_id in written or await settling.after_write(self._complete_one(tenant, completion))
-            for lease, completion in zip(leases, completions, strict=True)
-        ]
+        return [lease.job_id in written for lease in leases]
 
     async def _complete_one(self, tenant: str, completion: Completion) -> bool:
         """The last word on a ticket that the batch did not find: its row may have changed while it waited."""

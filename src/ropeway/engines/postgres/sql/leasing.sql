@@ -1,12 +1,12 @@
--- Leasing. The functions are in migrations/0003 and 0004.
+-- Leasing. The functions are in migrations/0004 and 0020.
 
 -- name: claim
 -- Times as seconds: the driver needs 1.2 us to make a timestamp of what it gets, Python 0.3 us to make one of a number.
 SELECT c.id, c.type, c.queue, c.priority, c.payload, c.attempt, c.attempts, c.max_attempts,
        date_part('epoch', c.run_at), c.seq, date_part('epoch', c.created_at), date_part('epoch', c.started_at),
        c.failures, c.lost, c.timeout, c.retry, c.expires_at, c.tags, c.headers, c.idempotency_key, c.last_error,
-       c.unchecked
-FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) c
+       c.unchecked, c.place
+FROM {schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) c
 
 -- name: waits
 SELECT * FROM {schema}.waits($1, $2, $3, $4, $5)
@@ -15,7 +15,7 @@ SELECT * FROM {schema}.waits($1, $2, $3, $4, $5)
 SELECT {schema}.next_due($1, $2)
 
 -- name: complete
-SELECT {schema}.complete($1, $2, $3, $4, $5, $6, $7, $8, $9)
+SELECT {schema}.complete_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: complete_one
 SELECT {schema}.complete_one($1, $2, $3, $4, $5, $6, $7)
