@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser, runs: Path) -> None:
     parser.add_argument("--programs", type=int, default=2_000, metavar="N")
     parser.add_argument("--calls", type=int, default=100, metavar="N", help="in each program")
     parser.add_argument("--out", type=Path, default=runs, metavar="FOLDER", help="default chaos/runs")
+    parser.add_argument(
+        "--more", action="store_true", help="add to what is kept of this engine, so many calls and this commit"
+    )
     parser.set_defaults(do=run)
 
 
@@ -64,7 +67,7 @@ def run(asked: argparse.Namespace) -> int:
             "commit": commit(),
         }
         if done or broken:
-            keep(figures, asked.out)
+            keep(figures, asked.out, more=asked.more)
             print(json.dumps(figures))
     return int(broken is not None)
 
@@ -78,12 +81,26 @@ def _harness(engine: str) -> Iterator[Any]:
         yield MemoryHarness() if engine == "memory" else SqliteHarness()
 
 
-def keep(figures: Figures, runs: Path) -> Path:
-    """Write what an engine's programs came to. Done again, it replaces that."""
+def keep(figures: Figures, runs: Path, *, more: bool = False) -> Path:
+    """Write what an engine's programs came to. Done again, it replaces that, or with `more` is added to it."""
     path = runs / FOLDER / f"{figures['engine']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    if more and path.exists():
+        figures = _added(json.loads(path.read_text()), figures)
     path.write_text(json.dumps(figures, indent=1) + "\n")
     return path
+
+
+def _added(kept: Figures, figures: Figures) -> Figures:
+    """Both together. Programs are drawn anew each time; those of another size or commit are other ones."""
+    if any(kept[name] != figures[name] for name in ("calls", "commit")):
+        return figures
+    return {
+        **figures,
+        "programs": kept["programs"] + figures["programs"],
+        "broken": kept["broken"] or figures["broken"],
+        "seconds": round(kept["seconds"] + figures["seconds"], 1),
+    }
 
 
 def read(runs: Path) -> list[Figures]:

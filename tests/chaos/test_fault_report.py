@@ -612,6 +612,17 @@ def test_random_programs_end_with_one_line_of_json_that_is_kept(
     assert modelled.read(tmp_path) == [told]
 
 
+def test_more_random_programs_are_added_to_those_of_the_same_kind(tmp_path: Path) -> None:
+    modelled.keep(_model("postgres", programs=700), tmp_path)
+    modelled.keep(_model("postgres", programs=500, broken="another job"), tmp_path, more=True)
+    modelled.keep(_model("postgres", programs=800), tmp_path, more=True)
+    assert modelled.read(tmp_path) == [{**_model("postgres", broken="another job"), "seconds": 28.5}]
+    modelled.keep(_model("postgres", calls=50), tmp_path, more=True)
+    assert modelled.read(tmp_path) == [_model("postgres", calls=50)], "programs of another size"
+    modelled.keep(_model("postgres", programs=3), tmp_path)
+    assert modelled.read(tmp_path) == [_model("postgres", programs=3)]
+
+
 def test_a_broken_program_is_told_kept_and_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
