@@ -15,8 +15,9 @@ from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done, Failed, Snoozed
 from ropeway.core.payload import JobError
 from ropeway.core.states import EventName, State
+from ropeway.engines.postgres import PostgresEngine
 from ropeway.engines.postgres.cursors import SET_BACK
-from ropeway.engines.protocol import Beat, Settled, Settlement
+from ropeway.engines.protocol import Beat, Leased, Settled, Settlement
 from ropeway.testing.conformance.kit import (
     ack,
     answer_to,
@@ -36,14 +37,25 @@ from ropeway.testing.conformance.kit import (
 from tests.engines.pg_kit import connected, eventually, opened, waiting_for_lock
 
 
+async def _leased(database: str, engine: PostgresEngine, number: int, *, elsewhere: bool) -> list[Leased]:
+    """Jobs that this engine has claimed, or another one: then this one has to look for their rows by key."""
+    if not elsewhere:
+        return await lease_some(engine, number)
+    async with opened(database) as other:
+        return await lease_some(other, number)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
 class TestAnAckThatWaits:
     """Another transaction holds the job's row while its ack arrives (design §4.5)."""
 
     @pytest.mark.parametrize("number", [1, 3])
-    async def test_is_accepted_when_only_a_column_changed(self, database: str, number: int) -> None:
+    async def test_is_accepted_when_only_a_column_changed(
+        self, database: str, number: int, elsewhere: bool
+    ) -> None:
         async with opened(database) as engine, connected(database) as other:
             ids = await enqueue_many(engine, number)
-            leased = await lease_some(engine, number)
+            leased = await _leased(database, engine, number, elsewhere=elsewhere)
             holding = other.transaction()
             await holding.start()
             await other.execute("UPDATE ropeway.jobs SET progress = 'x' WHERE id = $1", ids[0])
@@ -57,21 +69,21 @@ class TestAnAckThatWaits:
                 assert (await job_of(engine, id)).result == b"7"
                 await check_log(engine, id)
 
-    async def test_is_accepted_when_progress_was_noted_meanwhile(self, database: str) -> None:
+    async def test_is_accepted_when_progress_was_noted_meanwhile(self, database: str, elsewhere: bool) -> None:
         """The same through the engine's own call: many notes race with many acks."""
         async with opened(database) as engine, opened(database) as other:
             ids = await enqueue_many(engine, 200)
-            leased = await lease_some(engine, 200)
+            leased = await _leased(database, engine, 200, elsewhere=elsewhere)
             notes = asyncio.create_task(other.progress([(each.lease, Progress(1, 2)) for each in leased]))
             answers = await engine.settle([Settlement(each.lease, Done()) for each in reversed(leased)])
             await notes
             assert {type(answer) for answer in answers} == {Settled}
             assert {job.state for job in await engine.get(ids) if job} == {State.SUCCEEDED}
 
-    async def test_is_refused_when_a_cancel_commits_first(self, database: str) -> None:
+    async def test_is_refused_when_a_cancel_commits_first(self, database: str, elsewhere: bool) -> None:
         async with opened(database) as engine, connected(database) as other:
             id = await enqueue_one(engine)
-            leased = await lease_one(engine)
+            (leased,) = await _leased(database, engine, 1, elsewhere=elsewhere)
             holding = other.transaction()
             await holding.start()
             await _cancel(other, id)
@@ -82,10 +94,10 @@ class TestAnAckThatWaits:
             assert await state_of(engine, id) is State.CANCELLED
             await check_log(engine, id)
 
-    async def test_is_accepted_when_the_cancel_is_rolled_back(self, database: str) -> None:
+    async def test_is_accepted_when_the_cancel_is_rolled_back(self, database: str, elsewhere: bool) -> None:
         async with opened(database) as engine, connected(database) as other:
             id = await enqueue_one(engine)
-            leased = await lease_one(engine)
+            (leased,) = await _leased(database, engine, 1, elsewhere=elsewhere)
             holding = other.transaction()
             await holding.start()
             await _cancel(other, id)
@@ -95,6 +107,8 @@ class TestAnAckThatWaits:
             assert isinstance(await answer, Settled)
             await check_log(engine, id)
 
+
+class TestACompletionInATransaction:
     async def test_makes_a_cancel_wait_and_wins(self, database: str) -> None:
         async with opened(database) as engine, connected(database) as handler:
             id = await enqueue_one(engine)

@@ -32,6 +32,7 @@ class PostgresBeating(PostgresOutcomes):
         now = await self.now()
         notes = [msgspec.json.encode(settling.clean_progress(note, now)).decode() for _, note in updates]
         leases = [lease for lease, _ in updates]
+        self.grants.moved(tenant, leases)
         arguments = tenant, *tickets_of(leases), notes
         rows = await self.with_retries(lambda: self.outcomes.fetch(self.sql("leasing", "progress"), *arguments))
         noted = {row["item"] for row in rows}

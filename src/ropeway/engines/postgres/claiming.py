@@ -35,9 +35,9 @@ from ropeway.engines.protocol import (
 from ropeway.runtime import ids
 from ropeway.runtime.faultpoints import fault
 
-# Columns of `claim`, by position.
+# Columns of the statement `claim`, by position.
 _ID, _QUEUE, _PRIORITY, _PAYLOAD, _ATTEMPT = 0, 2, 3, 4, 5
-_RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED, _PLACE = 8, 9, 11, 21, 22
+_RUN_AT, _SEQ, _STARTED_AT, _UNCHECKED, _SPOT = 8, 9, 11, 21, 22
 _place = itemgetter(_RUN_AT, _SEQ)
 
 #: Queues that one claim looks at: a worker of a thousand fills its batch from the first ones that have work, and
@@ -176,8 +176,7 @@ class PostgresClaiming(PostgresOutcomes):
             self.cursors.swept(tenant, swept, took, again=stragglers)
         if not rows:
             return []
-        attempts = {row[_ID]: row[_ATTEMPT] for row in rows}
-        self.grants.opened(token, tenant, attempts, {row[_ID]: row[_PLACE] for row in rows})
+        self.grants.opened(token, tenant, {row[_ID]: (row[_ATTEMPT], row[_SPOT]) for row in rows})
         started_at = moment(rows[0][_STARTED_AT])
         holder = Holder(tenant, worker.id, started_at, started_at + timedelta(seconds=lease_seconds))
         leased = []

@@ -21,7 +21,7 @@ from ropeway.engines import settling
 from ropeway.engines.capabilities import Capability
 from ropeway.engines.postgres import transactional
 from ropeway.engines.postgres.fields import folded
-from ropeway.engines.postgres.grants import Place
+from ropeway.engines.postgres.grants import Spot
 from ropeway.engines.postgres.rows import known_policy
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.postgres.takeback import take_back
@@ -37,7 +37,7 @@ from ropeway.runtime.backoff import Backoff
 #: under way when the first look finds nothing.
 LOOK_FOR_LOST = (0.0, 0.5, 2.0, 10.0, 30.0)
 
-#: The state of `complete_jobs` when a row that is none of the tickets' lies at one of their places.
+#: The state of `complete_jobs` when a row that is none of the tickets' lies at one of their spots.
 STRANGER = "RW409"
 
 
@@ -95,24 +95,24 @@ class PostgresOutcomes(PostgresStore):
         )
 
     async def complete(self, tenant: str, completions: Sequence[Completion]) -> list[bool]:
-        places = self.grants.places([completion.lease for completion in completions])
-        written = await self._complete_many(tenant, completions, places)
-        missed = [i for i, done in enumerate(written) if not done]
-        moved = [i for i in missed if places[i] is not None]
+        spots = self.grants.spots(tenant, [completion.lease for completion in completions])
+        written = await self._complete_many(tenant, completions, spots)
+        moved = [i for i, done in enumerate(written) if not done and spots[i] is not None]
         if moved:
-            # A row that has changed while the job ran lies elsewhere.
+            # Another process has changed these rows while the jobs ran: they lie elsewhere.
             again = self._complete_many(tenant, [completions[i] for i in moved], [])
-            for i, done in zip(moved, await settling.after_write(again), strict=True):
+            for i, done in zip(moved, await (settling.after_write(again) if any(written) else again), strict=True):
                 written[i] = done
-        for i in missed:
-            if not written[i]:
-                written[i] = await settling.after_write(self._complete_one(tenant, completions[i]))
+        for i, done in enumerate(written):
+            if not done:
+                alone = self._complete_one(tenant, completions[i])
+                written[i] = await (settling.after_write(alone) if any(written) else alone)
         return written
 
     async def _complete_many(
-        self, tenant: str, completions: Sequence[Completion], places: Sequence[Place | None]
+        self, tenant: str, completions: Sequence[Completion], spots: Sequence[Spot | None]
     ) -> list[bool]:
-        """One statement; False for each ticket whose row it did not find."""
+        """One statement; False for each ticket whose row it did not find. Without `spots` it looks by key."""
         ended = self.grants.take_ended()
         leases = [completion.lease for completion in completions]
         results = [completion.result for completion in completions]
@@ -121,7 +121,7 @@ class PostgresOutcomes(PostgresStore):
         arguments = (
             tenant,
             [lease.job_id for lease in leases],
-            places,
+            spots,
             folded([lease.attempt for lease in leases]),
             tokens,
             list(set(tokens)),

@@ -56,7 +56,7 @@ def moment(epoch: float) -> datetime:
 
 
 def claimed_job(row: asyncpg.Record, holder: Holder) -> Job:
-    """A job from a row of `claim`, in the order of its columns."""
+    """A job from a row of the statement `claim`, in the order of its columns."""
     (
         id, type_, queue, priority, payload, attempt, attempts, max_attempts, run_at, _, created_at, _,
         failures, lost, timeout, policy, expires_at, tags, headers, idempotency_key, last_error, _, _,

@@ -56,7 +56,7 @@ BEGIN
 END $$;
 
 -- Claim up to p_count due jobs under one new grant. The lanes are walked in the order given, each from its cursor.
--- `place` is where the row lies now.
+-- `spot` is where the row lies now.
 CREATE FUNCTION {schema}.claim_jobs(
     p_tenant text, p_queues text[], p_priorities smallint[], p_at timestamptz[], p_seq bigint[],
     p_count integer, p_token uuid, p_owner uuid, p_worker text, p_lease_seconds double precision
@@ -64,7 +64,7 @@ CREATE FUNCTION {schema}.claim_jobs(
     id uuid, type text, queue text, priority smallint, payload text, attempt integer, attempts smallint,
     max_attempts smallint, run_at timestamptz, seq bigint, created_at timestamptz, started_at timestamptz,
     failures smallint, lost smallint, timeout double precision, retry text, expires_at timestamptz, tags text[],
-    headers text, idempotency_key text, last_error text, unchecked boolean, place tid
+    headers text, idempotency_key text, last_error text, unchecked boolean, spot tid
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -130,19 +130,21 @@ BEGIN
     END IF;
 END $$;
 
--- A row that lies where one of the tickets' rows lay, and is none of them: everything is undone.
+-- A row lies where one of the tickets' rows lay, and is none of them: everything is undone.
 CREATE FUNCTION {schema}.refuse_stranger(p_id uuid) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'another job lies at a place that was given for a ticket'
+    RAISE EXCEPTION 'another job lies at a spot that was given for a ticket'
         USING ERRCODE = 'RW409', DETAIL = p_id::text;
 END $$;
 
--- Complete the jobs of these tickets; answers NULL when all were current, or else the ids of those that were. p_places
--- says where the rows were last seen, NULL for a ticket that is to be found by its key; the array may be empty. A row
--- that has moved since is not found: ask again without its place.
+-- Complete the jobs of these tickets; answers NULL when all were current, or else the ids of those that were. An array of
+-- one attempt or token stands for all tickets; p_tokens are the different ones: the fence, repeated where rows are
+-- changed, for a row may change while this waits for it. Such a row is not among the answers.
+-- p_spots says where rows were seen last, NULL for a ticket whose row is to be found by its key; it may be empty. A row
+-- that has moved since is not among the answers either: ask again without its spot.
 CREATE FUNCTION {schema}.complete_jobs(
-    p_tenant text, p_ids uuid[], p_places tid[], p_attempts integer[], p_ticket_tokens uuid[], p_tokens uuid[],
+    p_tenant text, p_ids uuid[], p_spots tid[], p_attempts integer[], p_ticket_tokens uuid[], p_tokens uuid[],
     p_results text[], p_sanitized boolean[], p_too_large boolean[], p_ended_grants uuid[]
 ) RETURNS uuid[]
 LANGUAGE plpgsql
@@ -163,20 +165,21 @@ DECLARE
     v_started timestamptz[];
 BEGIN
     WITH ticket AS MATERIALIZED (
-        SELECT t.id, t.place, coalesce(t.attempt, v_attempt) AS attempt, coalesce(t.token, v_token) AS token,
+        SELECT t.id, t.spot, coalesce(t.attempt, v_attempt) AS attempt, coalesce(t.token, v_token) AS token,
                t.result, t.sanitized, t.too_large
-        FROM unnest(p_ids, p_places, p_attempts, p_ticket_tokens, p_results, p_sanitized, p_too_large)
-            AS t (id, place, attempt, token, result, sanitized, too_large)
+        FROM unnest(p_ids, p_spots, p_attempts, p_ticket_tokens, p_results, p_sanitized, p_too_large)
+            AS t (id, spot, attempt, token, result, sanitized, too_large)
     ), finished AS (
+        -- Not by tenant: an empty table's statistics would make a walk through the key of it.
         DELETE FROM {schema}.jobs j
-        WHERE j.ctid = ANY (p_places || ARRAY(
+        WHERE j.ctid = ANY (p_spots || ARRAY(
             SELECT x.ctid FROM ticket t
             CROSS JOIN LATERAL (
                 SELECT c.ctid FROM {schema}.jobs c
                 WHERE c.tenant = p_tenant AND c.id = t.id AND c.lease_token = t.token AND c.attempt = t.attempt
                 LIMIT 1
             ) x
-            WHERE t.place IS NULL
+            WHERE t.spot IS NULL
         )) AND j.lease_token = ANY (p_tokens)
         RETURNING j.*
     ), kept AS (

@@ -1,11 +1,11 @@
--- Leasing. The functions are in migrations/0004 and 0020.
+-- Leasing. The functions are in migrations/0004, 0013 and 0020.
 
 -- name: claim
 -- Times as seconds: the driver needs 1.2 us to make a timestamp of what it gets, Python 0.3 us to make one of a number.
 SELECT c.id, c.type, c.queue, c.priority, c.payload, c.attempt, c.attempts, c.max_attempts,
        date_part('epoch', c.run_at), c.seq, date_part('epoch', c.created_at), date_part('epoch', c.started_at),
        c.failures, c.lost, c.timeout, c.retry, c.expires_at, c.tags, c.headers, c.idempotency_key, c.last_error,
-       c.unchecked, c.place
+       c.unchecked, c.spot
 FROM {schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) c
 
 -- name: waits

@@ -9,27 +9,40 @@ from typing import Any
 
 import pytest
 
+from ropeway.core.errors import LeaseLost
 from ropeway.core.job import Progress
+from ropeway.core.lease import Lease
 from ropeway.core.outcome import Done
 from ropeway.core.states import State
 from ropeway.engines.postgres import PostgresEngine
+from ropeway.engines.postgres.grants import Spot
 from ropeway.engines.protocol import Leased, Settled, Settlement
 from ropeway.engines.settling import Completion
-from ropeway.testing.conformance.kit import check_log, enqueue_many, lease_some, new_job, state_of
+from ropeway.testing.conformance.kit import (
+    answer_to,
+    check_log,
+    enqueue_many,
+    lease_some,
+    new_job,
+    refused,
+    state_of,
+)
 from tests.engines.pg_kit import connected, opened
 
 
 class Counted(PostgresEngine):
-    """Counts the statements of completions: of many jobs, and of one."""
+    """Counts the statements of completions: of many jobs, with how many spots that were known, and of one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.batches: list[int] = []
+        self.batches: list[tuple[int, int]] = []
         self.singles = 0
 
-    async def _complete_many(self, tenant: str, completions: Sequence[Completion], places: Any) -> list[bool]:
-        self.batches.append(len(completions))
-        return await super()._complete_many(tenant, completions, places)
+    async def _complete_many(
+        self, tenant: str, completions: Sequence[Completion], spots: Sequence[Spot | None]
+    ) -> list[bool]:
+        self.batches.append((len(completions), sum(spot is not None for spot in spots)))
+        return await super()._complete_many(tenant, completions, spots)
 
     async def _complete_one(self, tenant: str, completion: Completion) -> bool:
         self.singles += 1
@@ -46,27 +59,33 @@ async def _acked(engine: PostgresEngine, leased: Sequence[Leased]) -> None:
 
 def _swap(engine: PostgresEngine, one: Leased, other: Leased) -> None:
     """The book takes the row of each for that of the other, as if both had moved and met."""
-    tenant, attempts, known = engine.grants._open[one.lease.token]
-    places = dict(known)
-    ids = one.job.id, other.job.id
-    places[ids[0]], places[ids[1]] = places[ids[1]], places[ids[0]]
-    engine.grants._open[one.lease.token] = tenant, attempts, places
+    _, jobs = engine.grants._open[one.lease.token]
+    jobs[one.job.id], jobs[other.job.id] = jobs[other.job.id], jobs[one.job.id]
 
 
-async def test_a_row_that_stays_is_found_at_once(database: str) -> None:
+async def test_a_row_that_stays_is_found_where_it_lies(database: str) -> None:
     async with Counted(database, days_ahead=1) as engine:
         await enqueue_many(engine, 20)
         await _acked(engine, await lease_some(engine, 20))
-        assert (engine.batches, engine.singles) == ([20], 0)
+        assert (engine.batches, engine.singles) == ([(20, 20)], 0)
 
 
-async def test_rows_that_have_moved_are_found_together(database: str) -> None:
+async def test_rows_that_were_changed_here_are_found_by_their_keys(database: str) -> None:
     async with Counted(database, days_ahead=1) as engine:
         await enqueue_many(engine, 20)
         leased = await lease_some(engine, 20)
         await engine.progress([(each.lease, Progress(1, 2)) for each in leased[:5]])
         await _acked(engine, leased)
-        assert (engine.batches, engine.singles) == ([20, 5], 0)
+        assert (engine.batches, engine.singles) == ([(20, 15)], 0)
+
+
+async def test_rows_that_were_changed_elsewhere_are_found_together(database: str) -> None:
+    async with Counted(database, days_ahead=1) as engine, opened(database) as other:
+        await enqueue_many(engine, 20)
+        leased = await lease_some(engine, 20)
+        await other.progress([(each.lease, Progress(1, 2)) for each in leased[:5]])
+        await _acked(engine, leased)
+        assert (engine.batches, engine.singles) == ([(20, 20), (5, 0)], 0)
 
 
 async def test_jobs_that_another_engine_has_claimed_are_found_by_their_keys(database: str) -> None:
@@ -74,18 +93,31 @@ async def test_jobs_that_another_engine_has_claimed_are_found_by_their_keys(data
         await enqueue_many(engine, 20)
         theirs, ours = await lease_some(other, 10), await lease_some(engine, 10)
         await _acked(engine, [*theirs[:5], *ours, *theirs[5:]])
-        assert (engine.batches, engine.singles) == ([20], 0)
+        assert (engine.batches, engine.singles) == ([(20, 10)], 0)
 
 
-async def test_another_job_at_that_place_is_left_alone(database: str) -> None:
+async def test_another_job_at_that_spot_is_left_alone(database: str) -> None:
     async with Counted(database, days_ahead=1) as engine:
         await enqueue_many(engine, 3)
         one, other, third = await lease_some(engine, 3)
         _swap(engine, one, other)
         await _acked(engine, [one, third])
         assert await state_of(engine, other.job.id) is State.RUNNING, "nobody has acked it"
-        assert engine.batches == [2, 2], "the first statement undid everything"
+        assert engine.batches == [(2, 2), (2, 0)], "the first statement undid everything"
         await _acked(engine, [other])
+
+
+async def test_tickets_that_are_none_of_ours_are_not_looked_for_where_ours_lie(database: str) -> None:
+    async with Counted(database, days_ahead=1) as engine:
+        await enqueue_many(engine, 3)
+        leased = await lease_some(engine, 3)
+        refused(await answer_to(engine, leased[0], Done(), tenant="other"), LeaseLost)
+        wrong = Lease(leased[0].job.id, leased[0].lease.attempt + 1, leased[0].lease.token)
+        tickets = [wrong, *(each.lease for each in leased[1:])]
+        answers = await engine.settle([Settlement(ticket, Done()) for ticket in tickets])
+        assert [type(answer) for answer in answers] == [LeaseLost, Settled, Settled]
+        assert engine.batches == [(1, 0), (3, 2)]
+        assert await state_of(engine, leased[0].job.id) is State.RUNNING
 
 
 async def test_two_jobs_that_have_met_are_both_completed(database: str) -> None:
@@ -94,7 +126,7 @@ async def test_two_jobs_that_have_met_are_both_completed(database: str) -> None:
         one, other = await lease_some(engine, 2)
         _swap(engine, one, other)
         await _acked(engine, [other, one])
-        assert (engine.batches, engine.singles) == ([2], 0)
+        assert (engine.batches, engine.singles) == ([(2, 2)], 0)
 
 
 async def test_kinds_that_are_mixed_are_packed_by_themselves(database: str) -> None:
