@@ -193,23 +193,27 @@ class Results:
             return None
         return Spread.of(list(values.values()), self.unit(measure, peer))
 
-    def processors(self, measure: str, peer: str) -> set[str]:
-        """Where a peer's figures of one measure come from."""
+    def processors(self, measure: str, peer: str) -> dict[int, str]:
+        """Where a peer's figures of one measure come from, by repeat."""
         here = _deciding(self.machine)
-        return {sample.get("on", here).get(PROCESSOR, "") for sample in self.of(measure, peer)}
+        return {sample["repeat"]: sample.get("on", here).get(PROCESSOR, "") for sample in self.of(measure, peer)}
 
     def unit(self, measure: str, peer: str) -> str:
         return next((str(sample["unit"]) for sample in self.of(measure, peer) if sample.get("unit")), "")
 
     def ratio(self, measure: str, ours: str, peer: str, name: str = "value") -> Spread | None:
         """Ours divided by the peer's, repeat by repeat: both were measured minutes apart, so a machine that became
-        slower in the meantime does not count against either. Without a common repeat, of the medians. None when
-        they were measured on different processors."""
+        slower in the meantime does not count against either. A repeat in which they ran on different processors
+        says nothing. Without a common repeat, of the medians, if all of them are of one processor."""
         mine, theirs = self.values(measure, ours, name), self.values(measure, peer, name)
-        if len(self.processors(measure, ours) | self.processors(measure, peer)) > 1:
-            return None
-        pairs = [mine[repeat] / theirs[repeat] for repeat in sorted(mine) if theirs.get(repeat)]
-        if not pairs and mine and any(theirs.values()):
+        here, there = self.processors(measure, ours), self.processors(measure, peer)
+        pairs = [
+            mine[repeat] / theirs[repeat]
+            for repeat in sorted(mine)
+            if theirs.get(repeat) and here[repeat] == there[repeat]
+        ]
+        alone = len({*here.values(), *there.values()}) == 1
+        if not pairs and alone and mine and any(theirs.values()):
             pairs = [statistics.median(mine.values()) / statistics.median(theirs.values())]
         return Spread.of(pairs, "×") if pairs else None
 

@@ -48,6 +48,18 @@ def test_figures_of_different_processors_are_not_compared() -> None:
     assert ratio.median == 4.0
 
 
+def test_a_run_that_went_on_elsewhere_is_compared_repeat_by_repeat() -> None:
+    results = made(drain1={"ropeway-postgres": [200.0, 300.0], "pgqueuer": [100.0, 100.0]})
+    results.go_on({"processor": "another processor"})
+    results.add("drain1", "ropeway-postgres", 1, 4_000.0, "jobs/s")
+    results.add("drain1", "ropeway-postgres", 2, 6_000.0, "jobs/s")
+    results.add("drain1", "pgqueuer", 2, 1_000.0, "jobs/s")
+    ratio = results.ratio("drain1", "ropeway-postgres", "pgqueuer")
+    assert ratio is not None
+    # Repeat 1 lies on two processors, and says nothing.
+    assert (ratio.low, ratio.high, ratio.repeats) == (2.0, 6.0, 2)
+
+
 def test_what_was_not_measured_has_no_figure_and_no_ratio() -> None:
     results = made(drain1={"ropeway-postgres": 5.0})
     assert results.figure("drain1", "pgqueuer") is None
