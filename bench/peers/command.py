@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, metavar="N", help=f"default {FULL_REPEATS}; quick: time permitting")
     parser.add_argument("--quick", action="store_true", help="the short table, small sizes, at most 15 minutes")
     parser.add_argument("--resume", action="store_true", help="go on with the samples that the results hold")
+    parser.add_argument("--anew", action="store_true", help="the same, but what --only names is measured again")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no sample that would be over later")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the report anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
@@ -61,11 +62,12 @@ def run(asked: argparse.Namespace) -> int:
     path: Path = asked.results or (folder() / "quick.json" if asked.quick else FULL_RESULTS)
     if asked.report:
         return _report(asked, Results.load(path), path)
-    results = _begun(path, resume=asked.resume)
+    results = _begun(path, resume=asked.resume, anew=measures if asked.anew else ())
     # Whoever ends this ends it cleanly: servers, workers and temporary folders go.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        seconds = 60 * asked.minutes if asked.minutes else QUICK_SECONDS if asked.quick else None
+        quick = QUICK_SECONDS if asked.quick else None
+        seconds = quick if asked.minutes is None else 60 * asked.minutes
         ends_at = None if seconds is None else began + seconds
         left_out = _measure(asked, peers, measures, results, path, ends_at=ends_at)
     except KeyboardInterrupt:
@@ -79,14 +81,16 @@ def run(asked: argparse.Namespace) -> int:
     return _report(asked, results, path)
 
 
-def _begun(path: Path, *, resume: bool) -> Results:
-    """What a run begins with: everything, or only what another command (`python -m bench growth`) has measured."""
+def _begun(path: Path, *, resume: bool, anew: Sequence[Measure]) -> Results:
+    """What a run begins with: everything, all but what is measured `anew`, or only what another command
+    (`python -m bench growth`) has measured."""
     held = Results.load(path)
-    return (
-        held
-        if resume
-        else Results(samples=[each for each in held.samples if each["measure"].startswith("growth_")])
-    )
+    if anew:
+        names = {measure.name for measure in anew}
+        held.samples = [each for each in held.samples if each["measure"] not in names]
+    elif not resume:
+        held = Results(samples=[each for each in held.samples if each["measure"].startswith("growth_")])
+    return held
 
 
 def _report(asked: argparse.Namespace, results: Results, path: Path) -> int:

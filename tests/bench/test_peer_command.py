@@ -79,6 +79,17 @@ def test_a_run_goes_on_with_what_is_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert [sample["value"] for sample in samples(tmp_path)] == [5.0, 6.0]
 
 
+def test_what_is_measured_anew_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting(monkeypatch)
+    assert call(tmp_path, "--quick", "--repeats", "2") == 0
+    held = json.loads((tmp_path / "results.json").read_text())
+    held["samples"] += [{**sample, "measure": "bulk"} for sample in held["samples"]]
+    (tmp_path / "results.json").write_text(json.dumps(held))
+    assert call(tmp_path, "--quick", "--repeats", "1", "--anew") == 0
+    values = [(sample["measure"], sample["value"]) for sample in samples(tmp_path)]
+    assert values == [*(("bulk", float(n)) for n in (1, 2, 3, 4)), ("drain1", 5.0), ("drain1", 6.0)]
+
+
 def test_a_peer_that_fails_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,3 +167,9 @@ def test_a_quick_run_ends_in_time(
     assert call(tmp_path, "--quick", "--repeats", "1") == 0
     assert asked == []
     assert "2 further samples would have taken too long" in capsys.readouterr().err
+
+
+def test_no_minutes_are_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = counting(monkeypatch)
+    assert call(tmp_path, "--minutes", "0") == 0
+    assert asked == []
