@@ -38,7 +38,12 @@ async def run_worker(
 
     `memory://` runs in one process, because no other could see its jobs.
     """
-    chores = _together(upkeep_of if upkeep else None, beside)
+
+    def own(engine: Engine, settings: Settings, metrics: WorkerMetrics, outage: Outage) -> Upkeep:
+        shown = settings.worker_http_port >= 0 or beside is not None
+        return upkeep_of(engine, settings, metrics, outage, survey=shown)
+
+    chores = _together(own if upkeep else None, beside)
     supervisor = Supervisor(target, options, flags=flags, processes=processes, chores=chores, wait_for_a_fix=watch)
     watching = asyncio.create_task(_reload(supervisor)) if watch else None
     try:
@@ -55,9 +60,11 @@ async def run_worker(
                 await watching
 
 
-def upkeep_of(engine: Engine, settings: Settings, metrics: WorkerMetrics, outage: Outage) -> Upkeep:
-    """The chores of a worker's process, with a count of the queues for its metrics."""
-    return Upkeep(engine, settings, metrics=metrics, outage=outage, survey=True)
+def upkeep_of(
+    engine: Engine, settings: Settings, metrics: WorkerMetrics, outage: Outage, *, survey: bool = True
+) -> Upkeep:
+    """The chores of a process, with a count of the queues for its metrics if anybody can see them."""
+    return Upkeep(engine, settings, metrics=metrics, outage=outage, survey=survey)
 
 
 def _together(*parts: Chores | None) -> Chores | None:

@@ -81,6 +81,10 @@ class TestWhen:
         pauses, _ = await run(raising(), pauses=2, interval=0.1)
         assert pauses == [0.05, 0.1]
 
+    async def test_a_patient_loop_starts_anywhere_in_its_interval(self) -> None:
+        pauses, _ = await run(raising(), pauses=2, interval=60.0, patient=True)
+        assert pauses == [30, 60]
+
     async def test_the_interval_is_varied(self) -> None:
         chances = iter([0.0, 0.0, 1.0, 0.5])
         pauses, _ = await run(raising(), pauses=4, jitter=0.2, chance=lambda: next(chances, 0.5))

@@ -74,7 +74,7 @@ class Loop:
     """Calls `run_once` every `interval` seconds, varied by `jitter` (a share of it) so that fleets spread out.
 
     `run_once` answers whether there is more to do: then it is called again at once. The first call comes within
-    the first interval, or within a second if that is less. `wake()` calls it now.
+    the first interval, or within a second if that is less and the loop is not `patient`. `wake()` calls it now.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Loop:
         *,
         log: Log,
         jitter: float = 0.1,
+        patient: bool = False,
         outage: Outage | None = None,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
@@ -94,6 +95,7 @@ class Loop:
         self.interval = interval
         self._run_once = run_once
         self._jitter = jitter
+        self._first_within = interval if patient else min(interval, 1.0)
         self._log = log
         self._outage = Outage(log) if outage is None else outage
         self._backoff = Backoff() if backoff is None else backoff
@@ -132,7 +134,7 @@ class Loop:
         self._outage.forget(self.name)
 
     async def _run(self) -> None:
-        await self._pause(self._wake, min(self.interval, 1.0) * self._chance())
+        await self._pause(self._wake, self._first_within * self._chance())
         while not self._stopping:
             self._wake.clear()
             delay = await self._turn()

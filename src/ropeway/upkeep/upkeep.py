@@ -52,16 +52,19 @@ class Upkeep:
             rescuer = Rescuer(engine, self._log, metrics, interval=settings.reaper_interval)
             self._add(rescuer, settings.reaper_interval)
             self._add(Expirer(engine, self._log), settings.reaper_interval)
-            self._add(Auditor(engine, self._log, metrics), auditor.INTERVAL)
+            self._add(Auditor(engine, self._log, metrics), auditor.INTERVAL, patient=True)
             self._add(Pruner(engine, self._log), pruner.INTERVAL)
-            self._add(Historian(engine), historian.INTERVAL)
+            self._add(Historian(engine), historian.INTERVAL, patient=True)
         if settings.dispatcher:
             self._add(Recurrer(engine, self._log), settings.dispatcher_interval)
         if survey and metrics is not None:
             self._add(Surveyor(engine, metrics), surveyor.INTERVAL)
 
-    def _add(self, chore: Chore, interval: float) -> None:
-        self.loops.append(Loop(chore.name, interval, chore.run_once, log=self._log, outage=self._outage))
+    def _add(self, chore: Chore, interval: float, *, patient: bool = False) -> None:
+        """`patient` is what nobody waits for: workers that are started together do not all look at once."""
+        self.loops.append(
+            Loop(chore.name, interval, chore.run_once, log=self._log, outage=self._outage, patient=patient)
+        )
 
     @property
     def chores(self) -> dict[str, float]:
