@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +12,9 @@ import pytest
 from tests.engines.pg_kit import migrated
 from tests.worker.facts import Facts
 from tests.worker.kit import TASKS, RealWorker, StartWorker
+
+#: Characters of a worker's log that a failed test shows.
+LOG_SHOWN = 6_000
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +66,15 @@ def start_worker(request: pytest.FixtureRequest, facts: Facts, tmp_path: Path) -
     yield start
     for worker in started:
         worker.destroy()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows how its workers' logs end: some fail once in a hundred runs, never when watched."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and folder is not None:
+        for log in sorted(folder.glob("worker-*.log")):
+            end = log.read_text(errors="replace")[-LOG_SHOWN:]
+            report.sections.append((f"the end of {log.name}", end))
+    return report
