@@ -290,6 +290,11 @@ class TestSwitches:
             "survey": 15.0,
         }
 
+    def test_what_nobody_waits_for_may_begin_later(self) -> None:
+        upkeep = Upkeep(None, Settings(), WorkerMetrics(), survey=True)  # type: ignore[arg-type]
+        patient = {loop.name: loop.first_within for loop in upkeep.loops if loop.first_within > 1}
+        assert patient == {"audit": 60.0, "history": 5.0}
+
 
 class Flaky:
     """A real engine behind a connection that can be cut."""

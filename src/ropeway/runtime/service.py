@@ -95,7 +95,7 @@ class Loop:
         self.interval = interval
         self._run_once = run_once
         self._jitter = jitter
-        self._first_within = interval if patient else min(interval, 1.0)
+        self.first_within = interval if patient else min(interval, 1.0)
         self._log = log
         self._outage = Outage(log) if outage is None else outage
         self._backoff = Backoff() if backoff is None else backoff
@@ -134,7 +134,7 @@ class Loop:
         self._outage.forget(self.name)
 
     async def _run(self) -> None:
-        await self._pause(self._wake, self._first_within * self._chance())
+        await self._pause(self._wake, self.first_within * self._chance())
         while not self._stopping:
             self._wake.clear()
             delay = await self._turn()
