@@ -39,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, metavar="N", help=f"default {FULL_REPEATS}; quick: time permitting")
     parser.add_argument("--quick", action="store_true", help="the short table, small sizes, at most 15 minutes")
     parser.add_argument("--resume", action="store_true", help="go on with the samples that the results hold")
-    parser.add_argument("--anew", action="store_true", help="the same, but what --only names is measured again")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="the same, but what --only names is forgotten, of every peer, and measured again",
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no sample that would be over later")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the report anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
@@ -83,7 +87,10 @@ def run(asked: argparse.Namespace) -> int:
 
 def _begun(path: Path, *, resume: bool, anew: Sequence[Measure]) -> Results:
     """What a run begins with: everything, all but what is measured `anew`, or only what another command
-    (`python -m bench growth`) has measured."""
+    (`python -m bench growth`) has measured.
+
+    What is measured anew is forgotten of every peer, also of those that are not asked now: a ratio is of one run.
+    """
     held = Results.load(path)
     if anew:
         names = {measure.name for measure in anew}

@@ -95,6 +95,7 @@ class Loop:
         self.interval = interval
         self._run_once = run_once
         self._jitter = jitter
+        #: Seconds within which the first call comes.
         self.first_within = interval if patient else min(interval, 1.0)
         self._log = log
         self._outage = Outage(log) if outage is None else outage
