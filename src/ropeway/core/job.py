@@ -229,7 +229,7 @@ class Progress(msgspec.Struct, frozen=True):
     at: datetime | None = None
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """A stored job, as it was when it was read. `attempt` is the fencing number, `attempts` the budget used."""
 
     id: UUID

@@ -10,7 +10,7 @@ from ropeway.core.errors import ConflictError, JobEnded, LeaseLost
 from ropeway.core.states import TERMINAL_STATES, State, Verb
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right to run one attempt of one job until its grant expires.
 
     `token` is the grant's secret (128 random bits), shared by the jobs of one lease call; together with the job

@@ -122,7 +122,7 @@ class WorkerRef(msgspec.Struct, frozen=True):
     owner: UUID
 
 
-class Leased(msgspec.Struct, frozen=True):
+class Leased(msgspec.Struct, frozen=True, gc=False):
     """One job to run, and the ticket that can finish it."""
 
     job: Job
@@ -137,14 +137,14 @@ class LeaseBatch(msgspec.Struct, frozen=True):
     next_due_in: float | None = None
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """One outcome to write: the ticket, and how the run ended."""
 
     lease: Lease
     outcome: Outcome
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """An outcome was written: the job's state after it. `already`: by an earlier call with the same ticket."""
 
     id: UUID

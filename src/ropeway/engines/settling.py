@@ -37,7 +37,7 @@ _SLOW_BYTES = 262_144
 _NO_RESULT = CleanResult(None)
 
 
-class Completion(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True, gc=False):
     """One ack, with a result that can be stored whatever it was."""
 
     lease: Lease
