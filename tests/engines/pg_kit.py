@@ -17,6 +17,11 @@ from ropeway.engines.protocol import EngineRules
 T = TypeVar("T")
 Connection = asyncpg.Connection
 
+_TELLING = """p_tenant text, p_id uuid, p_type text, p_queue text, p_priority smallint, p_max_attempts smallint,
+    p_payload text, p_channel text, p_message text, INOUT p_now timestamptz"""
+#: What the body of `insert_job_and_tell` begins with.
+INSERT = "p_now := ropeway.insert_job(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_payload);"
+
 
 @asynccontextmanager
 async def opened(url: str, rules: EngineRules = EngineRules(), **options: Any) -> AsyncIterator[PostgresEngine]:
@@ -48,6 +53,14 @@ async def connected(url: str, *, times: int = 1) -> AsyncIterator[Any]:
     finally:
         for connection in connections:
             connection.terminate()
+
+
+async def telling_otherwise(connection: Connection, body: str) -> None:
+    """Another body for the procedure that inserts a job and tells of it."""
+    await connection.execute(
+        f"CREATE OR REPLACE PROCEDURE ropeway.insert_job_and_tell({_TELLING}) "
+        f"LANGUAGE plpgsql AS $$ BEGIN {body} END $$"
+    )
 
 
 async def eventually(fact: Callable[[], Awaitable[T]], *, within: float = 45.0, what: str = "") -> T:

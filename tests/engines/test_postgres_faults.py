@@ -39,7 +39,15 @@ from ropeway.testing.conformance.kit import (
     nothing_changes,
     state_of,
 )
-from tests.engines.pg_kit import connected, eventually, migrated, opened, waiting_for_lock
+from tests.engines.pg_kit import (
+    INSERT,
+    connected,
+    eventually,
+    migrated,
+    opened,
+    telling_otherwise,
+    waiting_for_lock,
+)
 
 
 @pytest.fixture(scope="module")
@@ -352,16 +360,49 @@ class TestTheServerSaysNo:
             await _until_commits_wait(own_database, admin)
             try:
                 task = asyncio.create_task(engine.enqueue([job]))
-                pid = await eventually(
-                    lambda: admin.fetchval("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-                )
-                await admin.execute("SELECT pg_cancel_backend($1)", pid)
+                await admin.execute("SELECT pg_cancel_backend($1)", await _someone_who_waits(admin))
                 with pytest.raises(Indeterminate):
                     await task
             finally:
                 await _synchronous_standbys(admin, "''")
             assert (await engine.count()).number == 2, "the commit was made here"
             await enqueue_one(engine)
+
+    async def test_also_when_telling_of_the_job_fails_after_that(self, own_database: str) -> None:
+        async with opened(own_database) as engine, connected(own_database) as admin:
+            await telling_otherwise(admin, f"{INSERT} COMMIT; RAISE 'not told' USING ERRCODE = '55P03';")
+            await _synchronous_standbys(admin, "'nobody'")
+            await _until_commits_wait(own_database, admin)
+            try:
+                task = asyncio.create_task(enqueue_one(engine))
+                await admin.execute("SELECT pg_cancel_backend($1)", await _someone_who_waits(admin))
+                with pytest.raises(Indeterminate, match="standby"):
+                    await task
+            finally:
+                await _synchronous_standbys(admin, "''")
+            assert (await engine.count()).number == 1, "the commit was made here"
+
+    async def test_a_job_is_accepted_while_another_that_notifies_waits_for_a_standby(
+        self, own_database: str
+    ) -> None:
+        """That one holds a lock which each commit that notifies needs, of the whole server."""
+        async with opened(own_database) as engine, connected(own_database, times=2) as (admin, other):
+            await enqueue_one(engine)
+            await engine.inserts.value("SELECT set_config('synchronous_commit', 'local', false)", writes=False)
+            await eventually(lambda: _true(engine.wakeups._sending is None))
+            await _synchronous_standbys(admin, "'nobody'")
+            await _until_commits_wait(own_database, admin)
+            write = "SELECT pg_logical_emit_message(true, 'probe', '')"
+            holds = asyncio.create_task(other.execute(f"BEGIN; {write}; NOTIFY elsewhere; COMMIT"))
+            pid = await _someone_who_waits(admin)
+            try:
+                id = await enqueue_one(engine)
+                assert not holds.done()
+                assert await state_of(engine, id) is State.QUEUED
+            finally:
+                await admin.execute("SELECT pg_cancel_backend($1)", pid)
+                await holds
+                await _synchronous_standbys(admin, "''")
 
     async def test_nor_is_a_handlers_own_commit_that_none_confirmed(self, own_database: str) -> None:
         async with opened(own_database) as engine, connected(own_database) as admin:
@@ -375,15 +416,19 @@ class TestTheServerSaysNo:
             await _until_commits_wait(own_database, admin)
             try:
                 task = asyncio.create_task(handle())
-                pid = await eventually(
-                    lambda: admin.fetchval("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-                )
-                await admin.execute("SELECT pg_cancel_backend($1)", pid)
+                await admin.execute("SELECT pg_cancel_backend($1)", await _someone_who_waits(admin))
                 with pytest.raises(Indeterminate):
                     await task
             finally:
                 await _synchronous_standbys(admin, "''")
             assert await state_of(engine, leased.job.id) is State.SUCCEEDED, "the commit was made here"
+
+
+async def _someone_who_waits(admin: asyncpg.Connection) -> int:
+    """The backend that waits for a standby."""
+    return await eventually(
+        lambda: admin.fetchval("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    )
 
 
 async def _until_commits_wait(url: str, admin: asyncpg.Connection) -> None:

@@ -117,8 +117,12 @@ class Fetcher:
             await self._wait_for_room()
             return
         # A claim that is filled returns at once; one that is not also looks when the next job is due. Whoever was
-        # just woken starts the first job before it looks for more.
-        full, next_due_in = await self._claim(1 if self._woken else wanted)
+        # just woken starts the first job before it looks for more: with the next claim on its way before that, the
+        # handler of an idle worker began 0.6 ms later.
+        woken = self._woken
+        full, next_due_in = await self._claim(1 if woken else wanted)
+        if woken:
+            await asyncio.sleep(0)
         self._outage.worked("claim")
         self._away.reset()
         if not full and not self._stopping:

@@ -151,30 +151,32 @@ class Channel:
         self._unconfirmed = False
         self._closed = False
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
     async def fetch(self, statement: str, *arguments: Any, writes: bool = True) -> list[asyncpg.Record]:
         """Run one statement. A lost connection is Indeterminate when it `writes`, else Unavailable."""
         async with self._lock:
             connection = await self._connected()
-            with Explained(writes):
+            with self._explained(writes):
                 if self._carried is None:
                     rows = await connection.fetch(statement, *arguments)
                 else:
                     async with self._begun(connection):
                         rows = await connection.fetch(statement, *arguments)
-            self._check_confirmed()
             return rows
 
     async def value(self, statement: str, *arguments: Any, writes: bool = True) -> Any:
         """The first column of the first row, or None."""
         async with self._lock:
             connection = await self._connected()
-            with Explained(writes):
+            with self._explained(writes):
                 if self._carried is None:
                     value = await connection.fetchval(statement, *arguments)
                 else:
                     async with self._begun(connection):
                         value = await connection.fetchval(statement, *arguments)
-            self._check_confirmed()
             return value
 
     @asynccontextmanager
@@ -182,10 +184,9 @@ class Channel:
         """Several statements, all or none."""
         async with self._lock:
             connection = await self._connected()
-            with Explained(writes=True):
+            with self._explained(writes=True):
                 async with self._begun(connection):
                     yield connection
-            self._check_confirmed()
 
     @asynccontextmanager
     async def bare(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
@@ -226,10 +227,21 @@ class Channel:
         if _is_unconfirmed(message):
             self._unconfirmed = True
 
-    def _check_confirmed(self) -> None:
+    @contextmanager
+    def _explained(self, writes: bool) -> Iterator[None]:
+        """Errors in our words. A commit that no standby confirmed is Indeterminate, whatever failed after it."""
+        try:
+            with Explained(writes):
+                yield
+        except (EngineError, asyncpg.PostgresError) as error:
+            self._check_confirmed(error)
+            raise
+        self._check_confirmed()
+
+    def _check_confirmed(self, error: Exception | None = None) -> None:
         if self._unconfirmed:
             self._unconfirmed = False
-            raise unconfirmed()
+            raise unconfirmed() from error
 
 
 @contextmanager

@@ -2,13 +2,17 @@
 
 NOTIFY serialises commits (13,300 inserts/s fell to 2,000 with 20 listeners), so lanes are gathered and sent at
 most every few milliseconds, the last ones too. A lost wake-up costs a poll interval, nothing else.
+
+After a quiet moment the insert of one job takes its wake-up along, to be sent right behind its commit: a round
+trip less, 0.3 of the 3.8 ms from an enqueue call to the handler of an idle worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import asyncpg
 import msgspec
@@ -26,6 +30,13 @@ LANES_PER_NOTIFY = 25
 RECONNECT = 1.0
 
 Lane = tuple[str, str]
+
+
+class Wakeup(NamedTuple):
+    """What NOTIFY is given."""
+
+    channel: str
+    message: str
 
 
 class PostgresSubscription:
@@ -80,13 +91,22 @@ class Wakeups:
     def forget(self, subscription: PostgresSubscription) -> None:
         self._subscriptions.discard(subscription)
 
-    def signal(self, lanes: Iterable[Lane]) -> None:
-        """There may be work in these lanes: tell this process at once and the others soon."""
+    def signal(self, lanes: Iterable[Lane], *, told: bool = False) -> None:
+        """There may be work in these lanes: tell this process now, and the others soon unless they were `told`."""
         lanes = set(lanes)
         self._wake(lanes)
-        self._pending |= lanes
-        if self._pending and self._sending is None:
-            self._sending = asyncio.create_task(self._send())
+        if not told:
+            self._pending |= lanes
+            if self._pending and self._sending is None:
+                self._sending = asyncio.create_task(self._send())
+
+    def to_take_along(self, lane: Lane) -> Wakeup | None:
+        """What a statement that makes work in this lane is to send right behind its commit; None when something
+        was sent just now or is about to be: then `signal` sees to it."""
+        if self._sending is not None:
+            return None
+        self._sending = asyncio.create_task(self._send(after=PAUSE))
+        return Wakeup(self._channel, _message([lane]))
 
     async def close(self) -> None:
         if self._sending is not None:
@@ -101,14 +121,16 @@ class Wakeups:
             if subscription.lanes & lanes:
                 subscription.signalled.set()
 
-    async def _send(self) -> None:
+    async def _send(self, *, after: float = 0.0) -> None:
         """Send what is pending, then wait a little so that a burst becomes one message, with a trailing one."""
         try:
+            if after:
+                await asyncio.sleep(after)
             while self._pending:
                 lanes = sorted(self._pending)
                 self._pending.clear()
                 for start in range(0, len(lanes), LANES_PER_NOTIFY):
-                    message = msgspec.json.encode(lanes[start : start + LANES_PER_NOTIFY]).decode()
+                    message = _message(lanes[start : start + LANES_PER_NOTIFY])
                     # A hint that cannot be sent is dropped: pollers find the job.
                     with contextlib.suppress(EngineError, asyncpg.PostgresError):
                         await self._sender.value("SELECT pg_notify($1, $2)", self._channel, message)
@@ -140,3 +162,7 @@ class Wakeups:
     def _heard(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         with contextlib.suppress(msgspec.MsgspecError):
             self._wake(set(msgspec.json.decode(str(message), type=list[tuple[str, str]])))
+
+
+def _message(lanes: Sequence[Lane]) -> str:
+    return msgspec.json.encode(lanes).decode()

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from ropeway.core.errors import KeyInFlight, RopewayError, Unavailable
+from ropeway.core.errors import EngineError, Indeterminate, KeyInFlight, RopewayError, Unavailable
 from ropeway.core.job import DEFAULT_TENANT, Alike, NewJob
 from ropeway.core.states import State
 from ropeway.core.unique import KeyKind, unique_key
@@ -28,6 +28,7 @@ from ropeway.engines.postgres.fields import (
     sparse,
     times_of_array,
 )
+from ropeway.engines.postgres.signalling import Wakeup
 from ropeway.engines.postgres.store import PostgresStore
 from ropeway.engines.protocol import Enqueued, EnqueuedAlike
 from ropeway.runtime.coalesce import Coalescer
@@ -138,7 +139,7 @@ class PostgresSubmitting(PostgresStore):
             answers = [await self._insert_bare(batch[0])]
         else:
             answers = taken(batch, await self._add_jobs("add_jobs", insert_arrays(batch)))
-        self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
+            self.wakeups.signal({(s.tenant, s.job.queue) for s in batch})
         fault("enqueue.committed")
         return answers
 
@@ -159,11 +160,35 @@ class PostgresSubmitting(PostgresStore):
         return row
 
     async def _insert_bare(self, submission: Submission) -> Enqueued:
-        arguments = insert_values(submission)
-        now: datetime = await self.with_retries(
-            lambda: self.inserts.value(self.sql("submitting", "insert_job"), *arguments)
-        )
+        lane = submission.tenant, submission.job.queue
+        wakeup = self.wakeups.to_take_along(lane)
+        if wakeup is None:
+            statement, arguments = self.sql("submitting", "insert_job"), insert_values(submission)
+            now: datetime = await self.with_retries(lambda: self.inserts.value(statement, *arguments))
+            self.wakeups.signal([lane])
+        else:
+            now, told = await self.with_retries(lambda: self._insert_and_tell(submission, wakeup))
+            self.wakeups.signal([lane], told=told)
         return Enqueued(submission.id, State.QUEUED, created_at=now, run_at=now)
+
+    async def _insert_and_tell(self, submission: Submission, wakeup: Wakeup) -> tuple[datetime, bool]:
+        """When the job was taken, and whether others were told of it."""
+        statement = self.sql("submitting", "insert_job_and_tell")
+        try:
+            return await self.inserts.value(statement, *insert_values(submission), *wakeup), True
+        except (Unavailable, asyncpg.PostgresError) as error:
+            if not self.inserts.is_open or _inserting(error):
+                raise
+            # Either of two transactions may be what failed; only the first one matters.
+            try:
+                now = await self.inserts.value(
+                    self.sql("submitting", "taken_at"), submission.tenant, submission.id, writes=False
+                )
+            except (EngineError, asyncpg.PostgresError):
+                raise Indeterminate("it is not known whether the job was stored") from error
+            if now is None:
+                raise
+            return now, False
 
     async def _flush_keyed(self, calls: Sequence[Call]) -> Sequence[Enqueued | Exception]:
         """One flush for all callers; if a key is held by someone's open transaction, one by one.
@@ -348,6 +373,12 @@ async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | 
         return (await call)[0]
     except (RopewayError, asyncpg.PostgresError) as error:
         return error
+
+
+def _inserting(error: Unavailable | asyncpg.PostgresError) -> bool:
+    """Whether this happened while a job was inserted, so that it cannot have been committed."""
+    cause = error.__cause__ if isinstance(error, Unavailable) else error
+    return "insert_job(" in (getattr(cause, "context", None) or "")
 
 
 def is_held(error: Unavailable) -> bool:

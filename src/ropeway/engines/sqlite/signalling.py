@@ -23,10 +23,12 @@ from ropeway.runtime.clock import Clock
 #: (tenant, queue)
 Lane = tuple[str, str]
 
-#: Between two looks at the file while someone waits; and when nothing has changed for the last hundred looks. A
-#: hundred looks a second take about 1 % of a core.
-LOOK_SECONDS = 0.01
-IDLE_LOOK_SECONDS = 0.04
+#: Between two looks at the file while someone waits: a twentieth of the time that it has not changed for, so that
+#: news comes late by a small share of what it was waited for. A hundred looks a second take about 1 % of a core.
+QUIET_SHARE = 0.05
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.04
+#: A look at very many lanes takes longer, and a busy file changes all the time: then so much longer not to look.
+PAUSES_PER_LOOK = 9
 
 SQL = statements("ropeway.engines.sqlite", "sql/leasing.sql")
 log = logging.getLogger("ropeway.engines.sqlite")
@@ -129,19 +131,20 @@ class Signals:
             log.warning("other processes' new jobs are only found by polling: %s", error)
             return
         version = None
-        unchanged = 0
+        changed_at = time.monotonic()
         known: dict[Lane, float] = {}
         while not self._closed.is_set():
+            began = time.monotonic()
             try:
                 (seen,) = db.execute("PRAGMA data_version").fetchone()
-                unchanged += 1
                 if seen != version:
                     version = seen
-                    unchanged = 0
+                    changed_at = began
                     self.wake(self._look(db, known))
             except sqlite3.Error as error:
                 log.warning("could not look for other processes' new jobs: %s", error)
-            time.sleep(LOOK_SECONDS if unchanged < 100 else IDLE_LOOK_SECONDS)
+            now = time.monotonic()
+            time.sleep(pause_after(now - changed_at, took=now - began))
             self._someone_waits.wait()
         db.close()
 
@@ -160,6 +163,12 @@ class Signals:
         known.clear()
         known.update(dues)
         return news
+
+
+def pause_after(quiet_seconds: float, *, took: float) -> float:
+    """How long not to look at a file that has not changed for so long, when the last look took so long."""
+    pause = min(max(QUIET_SHARE * quiet_seconds, SHORTEST_PAUSE), LONGEST_PAUSE)
+    return max(pause, PAUSES_PER_LOOK * took)
 
 
 def _signal(subscriptions: Iterable[SqliteSubscription]) -> None:

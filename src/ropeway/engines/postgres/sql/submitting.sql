@@ -1,7 +1,16 @@
--- Submitting. The functions are in migrations/0005, 0008 and 0009.
+-- Submitting. The functions are in migrations/0005, 0008, 0009 and 0021.
 
 -- name: insert_job
 SELECT {schema}.insert_job($1, $2, $3, $4, $5, $6, $7)
+
+-- name: insert_job_and_tell
+CALL {schema}.insert_job_and_tell($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL)
+
+-- name: taken_at
+-- When this job was taken; no row when it was not.
+SELECT j.created_at FROM {schema}.jobs j WHERE j.tenant = $1 AND j.id = $2
+UNION ALL
+SELECT a.created_at FROM {schema}.archive a WHERE a.tenant = $1 AND a.id = $2
 
 -- name: add_jobs
 SELECT * FROM {schema}.add_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
