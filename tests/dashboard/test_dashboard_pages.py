@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin
@@ -31,6 +31,7 @@ from ropeway.dashboard.columns import COLUMNS, USUAL
 from ropeway.engines.memory import MemoryEngine
 from ropeway.engines.postgres import inspecting
 from ropeway.engines.protocol import Engine
+from ropeway.runtime.clock import ManualClock
 from ropeway.service import fleet
 from ropeway.settings import Settings
 from tests.dashboard.dashboard_kit import (
@@ -187,11 +188,14 @@ async def test_what_a_worker_runs_is_shown_and_where_it_was_cut(
 
 
 async def test_how_long_jobs_may_wait_is_a_setting(memory_store: str) -> None:
-    for target, late in ((0.001, True), (60.0, False)):
-        async with house(memory_store, age_target=target) as there:
-            await with_worker(there.engine)
+    for target, late in ((4.0, True), (6.0, False)):
+        clock = ManualClock(datetime.now(UTC))
+        async with house(memory_store, engine=MemoryEngine(clock=clock), age_target=target) as there:
+            person = await there.person()
             await enqueued(there.engine)
-            shown = (await (await there.person()).see("/")).text
+            clock.advance(5.0)
+            await with_worker(there.engine)
+            shown = (await person.see("/")).text
             assert ("The oldest job that could run in default has waited" in shown) is late
 
 

@@ -278,9 +278,14 @@ class TestDroppingPartitions:
             async with connected(fresh_database) as connection:
                 await make_old_jobs(connection)
                 removed = await asyncio.gather(*(engine.prune() for engine in engines))
-                removed += await asyncio.gather(*(engine.prune() for engine in engines))
-                assert await nothing_old_is_left(connection)
-                assert sum(pruned.jobs for pruned in removed) == 6
+
+                async def all_gone() -> bool:
+                    """They stand in one another's way and give up soon; whoever is alone gets through."""
+                    removed.append(await engines[0].prune())
+                    return await nothing_old_is_left(connection)
+
+                await eventually(all_gone)
+                assert sum(pruned.jobs for pruned in removed) == 6, "each was counted once"
         finally:
             for engine in engines:
                 await engine.close()

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from ropeway import Ropeway
 from ropeway.core.job import Job
 from ropeway.core.lease import Lease
@@ -186,7 +188,7 @@ async def test_a_start_is_noted_when_it_begins_to_run_and_not_before() -> None:
         await turn()
         (noted,) = at.ledger.running()
         assert (noted.job_id, noted.isolated) == (job.job.id, False)
-        assert noted.hard_deadline - noted.started == 15.0
+        assert noted.hard_deadline - noted.started == pytest.approx(15.0)
         at.shared.end(job.job.id)
         await turn()
         assert at.ledger.running() == []
