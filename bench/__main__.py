@@ -15,6 +15,7 @@ from bench.peers import command as peers
 from bench.peers import growth
 from bench.stores import stores
 from bench.worker import WorkerBench
+from devtools.private import NotAvailable, ServerFailed
 
 KINDS: dict[str, type[EngineBench | WorkerBench | HttpBench | DashboardBench]] = {
     "engine": EngineBench,
@@ -43,11 +44,15 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.what in RUNS:
         return RUNS[asked.what](asked)
-    with stores(asked.engine, postgres_version=asked.postgres) as made:
-        if not asked.json:
-            print(f"{made.version}, {made.durability}, events on")
-        bench = KINDS[asked.what](made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
-        fleet.run(bench.run())
+    try:
+        with stores(asked.engine, postgres_version=asked.postgres) as made:
+            if not asked.json:
+                print(f"{made.version}, {made.durability}, events on")
+            bench = KINDS[asked.what](made, scale=0.1 if asked.quick else 1.0, quiet=asked.json, only=asked.only)
+            fleet.run(bench.run())
+    except (NotAvailable, ServerFailed) as error:
+        print(error, file=sys.stderr)
+        return 2
     return finish(bench.report, as_json=asked.json, check=asked.check)
 
 

@@ -20,9 +20,9 @@ GRAPHILE_WORKER = Peer(
     program="bench_graphile_worker.mjs",
     packages=("graphile-worker@0.18.0",),
     needs=("node",),
-    rate=54_000,
-    enqueue_rate=1_500,
-    bulk_rate=54_000,
+    rate=72_000,
+    enqueue_rate=1_000,
+    bulk_rate=68_000,
     settings=(
         Setting("throughput, latency", "concurrentJobs: 24, maxPoolSize: 25", _GRAPHILE_PERFORMANCE),
         Setting(
@@ -50,7 +50,7 @@ PG_BOSS = Peer(
     # that not every mirror has yet.
     packages=("pg-boss@12.38.0", "rrule-temporal@2.2.7"),
     needs=("node",),
-    rate=39_000,
+    rate=48_000,
     enqueue_rate=2_400,
     bulk_rate=35_000,
     settings=(
@@ -76,7 +76,7 @@ BULLMQ = Peer(
     program="bench_bullmq.mjs",
     packages=("bullmq@6.7.0", "ioredis@6.0.0"),
     needs=("node",),
-    rate=16_000,
+    rate=26_000,
     enqueue_rate=30_000,
     bulk_rate=27_000,
     settings=(

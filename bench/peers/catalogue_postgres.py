@@ -27,7 +27,7 @@ PGQUEUER = Peer(
     store="postgres",
     program="bench_pgqueuer.py",
     packages=("pgqueuer==1.6.0", _ASYNCPG, _UVLOOP),
-    rate=16_000,
+    rate=20_000,
     enqueue_rate=2_400,
     bulk_rate=45_000,
     settings=(
@@ -47,7 +47,7 @@ PROCRASTINATE = Peer(
     store="postgres",
     program="bench_procrastinate.py",
     packages=("procrastinate==3.10.0", _PSYCOPG, _UVLOOP),
-    rate=420,
+    rate=750,
     enqueue_rate=2_200,
     bulk_rate=13_000,
     settings=(
@@ -70,7 +70,7 @@ SAQ = Peer(
     store="postgres",
     program="bench_saq_postgres.py",
     packages=("saq[postgres]==0.26.4", _PSYCOPG, _UVLOOP),
-    rate=730,
+    rate=1_350,
     enqueue_rate=2_700,
     bulk_rate=None,
     settings=(
@@ -93,7 +93,7 @@ ABSURD = Peer(
     store="postgres",
     program="bench_absurd.py",
     packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", _PSYCOPG, _UVLOOP),
-    rate=950,
+    rate=1_650,
     enqueue_rate=3_700,
     bulk_rate=None,
     settings=(
@@ -114,7 +114,7 @@ PGMQ = Peer(
     program="bench_pgmq.py",
     packages=("pgmq[async]==1.1.4", _ASYNCPG, _UVLOOP),
     kind="messages",
-    rate=38_000,
+    rate=64_000,
     enqueue_rate=3_800,
     bulk_rate=150_000,
     settings=(

@@ -31,8 +31,8 @@ CELERY = Peer(
     store="redis",
     program="bench_celery.py",
     packages=("celery[redis]==5.7.0", _REDIS, _HIREDIS),
-    rate=1_200,
-    enqueue_rate=1_800,
+    rate=1_900,
+    enqueue_rate=1_100,
     bulk_rate=None,
     settings=(
         Setting("throughput, latency", "--pool=solo", f"{_CELERY}/concurrency/index.html"),
@@ -56,7 +56,7 @@ RQ = Peer(
     store="redis",
     program="bench_rq.py",
     packages=("rq==2.12.0", _REDIS, _HIREDIS),
-    rate=350,
+    rate=520,
     enqueue_rate=2_400,
     bulk_rate=13_000,
     settings=(
@@ -81,7 +81,7 @@ DRAMATIQ = Peer(
     store="redis",
     program="bench_dramatiq.py",
     packages=("dramatiq[redis]==2.2.1", _REDIS, _HIREDIS),
-    rate=3_800,
+    rate=7_000,
     enqueue_rate=5_000,
     bulk_rate=None,
     settings=(
@@ -104,7 +104,7 @@ ARQ = Peer(
     store="redis",
     program="bench_arq.py",
     packages=("arq==0.28.0", "redis==5.3.1", _HIREDIS, _UVLOOP),
-    rate=2_000,
+    rate=3_500,
     enqueue_rate=5_400,
     bulk_rate=None,
     settings=(
@@ -125,7 +125,7 @@ SAQ = Peer(
     program="bench_saq_redis.py",
     # It imports typing_extensions, which nothing else here asks for.
     packages=("saq[redis,hiredis]==0.26.4", "redis==7.4.1", _HIREDIS, _UVLOOP, "typing-extensions==4.16.0"),
-    rate=2_400,
+    rate=3_500,
     enqueue_rate=10_000,
     bulk_rate=None,
     settings=(
@@ -146,8 +146,8 @@ TASKIQ = Peer(
     store="redis",
     program="bench_taskiq.py",
     packages=("taskiq==0.13.0", "taskiq-redis==1.2.4", _REDIS, _HIREDIS, _UVLOOP),
-    rate=3_500,
-    enqueue_rate=4_900,
+    rate=5_400,
+    enqueue_rate=4_100,
     bulk_rate=None,
     settings=(
         Setting(
@@ -171,8 +171,8 @@ STREAQ = Peer(
     store="redis",
     program="bench_streaq.py",
     packages=("streaq==7.2.0", _UVLOOP),
-    rate=1_200,
-    enqueue_rate=8_500,
+    rate=1_900,
+    enqueue_rate=6_000,
     bulk_rate=14_000,
     settings=(
         Setting("throughput", "concurrency=64, prefetch=500", _STREAQ_WORKER),
@@ -195,7 +195,7 @@ HUEY_REDIS = Peer(
     program="bench_huey.py",
     packages=("huey==3.5.4", _REDIS, _HIREDIS),
     environment="huey",
-    rate=3_000,
+    rate=6_200,
     enqueue_rate=7_200,
     bulk_rate=None,
     settings=(Setting("throughput", "--workers 4 (threads)", f"{_HUEY}/consumer.html"),),
@@ -209,7 +209,7 @@ HUEY_SQLITE = Peer(
     program="bench_huey.py",
     packages=HUEY_REDIS.packages,
     environment="huey",
-    rate=2_700,
+    rate=5_500,
     enqueue_rate=3_100,
     bulk_rate=None,
     settings=(

@@ -111,9 +111,9 @@ GROUPS: tuple[Group, ...] = (
     Group(
         title="A spike",
         told=(
-            "30 % of what each system drains, or a fifth of what its producer can send if that is less; five "
-            "times as much for 30 s; then as before. p99 of enqueue to start. Back to normal is the end of "
-            "the last second whose p99 was above twice that before the spike."
+            "A fifth of the highest load that each system bore in the table above; then five times as much, all "
+            "of that load, for 30 s; then as before. p99 of enqueue to start. Back to normal is the end of the "
+            "last second whose p99 was above twice that before the spike."
         ),
         columns=(
             Column(title="load", measure="spike", name="rate", compared=False),

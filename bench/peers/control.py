@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.peers.failing import Deadline, PeerFailed, Unsupported
 from bench.peers.groups import last_words
+from bench.peers.sizing import Stage
 
 #: How long it may take to close what it opened.
 CLOSE_SECONDS = 2.0
@@ -68,11 +69,20 @@ class Control:
 
     def paced(self, first: int, pauses: Sequence[float]) -> array[float]:
         """One job after each pause; when each call was made, in seconds since 1970."""
+        return self._timed("paced", first, pauses=list(pauses))[0]
+
+    def load(self, first: int, stages: Sequence[Stage]) -> tuple[array[float], list[int]]:
+        """So many jobs a second for so many seconds, stage after stage, or as many of them as it can send: when
+        each call was made, and how many there were in each stage."""
+        times, answer = self._timed("load", first, stages=[list(stage) for stage in stages])
+        return times, list(map(int, answer["sent"]))
+
+    def _timed(self, do: str, first: int, **about: Any) -> tuple[array[float], dict[str, Any]]:
         path = self._folder / f"sent-{first}"
-        self.ask("paced", first=first, pauses=list(pauses), path=str(path))
-        sent = array("d")
-        sent.frombytes(path.read_bytes())
-        return sent
+        answer = self.ask(do, first=first, path=str(path), **about)
+        times = array("d")
+        times.frombytes(path.read_bytes())
+        return times, answer
 
     def hold(self, index: int) -> None:
         self.ask("hold", index=index)

@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What decides Ropeway's figures: itself, and how it is measured. Results that are committed on the way do not.
+MEASURED = ("src", "bench/peers")
+
 
 def describe() -> dict[str, str]:
     """The machine in words, ready to be printed."""
@@ -21,7 +26,7 @@ def describe() -> dict[str, str]:
         "memory": _memory(),
         "system": f"{_distribution()}, {platform.system()} {platform.release()}, {platform.machine()}",
         "Python": platform.python_version(),
-        "Ropeway": ", ".join((metadata.version("ropeway"), *_commit(), *_beneath())),
+        "Ropeway": ", ".join((metadata.version("ropeway"), *commit(ROOT), *_beneath())),
         "fdatasync of 8 KiB": f"{fdatasync_milliseconds():.2f} ms (median)",
     }
 
@@ -40,13 +45,18 @@ def fdatasync_milliseconds(folder: Path | None = None, times: int = 101) -> floa
     return sorted(taken)[times // 2] * 1000
 
 
-def _commit() -> Iterator[str]:
-    """What was measured, where that can be told."""
+def commit(root: Path) -> Iterator[str]:
+    """What was measured, where that can be told: the last commit that changed it, and if it was changed since."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-        here = Path(__file__).parent
-        told = subprocess.run(asked, cwd=here, capture_output=True, text=True, check=True, timeout=10)
-        yield f"commit {told.stdout.strip()}"
+        last = _git(root, "log", "-1", "--format=%h", "--", *MEASURED)
+        dirty = _git(root, "status", "--porcelain", "--", *MEASURED)
+        if last:
+            yield f"commit {last}{'-dirty' if dirty else ''}"
+
+
+def _git(root: Path, *words: str) -> str:
+    told = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10)
+    return told.stdout.strip()
 
 
 def _beneath() -> Iterator[str]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from bench.peers.catalogue import Peer
 from bench.peers.failing import NoFigure
-from bench.peers.measures_endurance import LONGEST_FILL_SECONDS, backlog, pinned, saturation
+from bench.peers.measures_endurance import LONGEST_FILL_SECONDS, backlog, bears_rounds, pinned, saturation
 from bench.peers.measures_latency import half, idle, spike, steady
 from bench.peers.measures_recovery import PAUSE_SECONDS, recovery, recovery_group
 from bench.peers.measures_throughput import bulk, drain1, drain2, single
 from bench.peers.measuring import Figure, Subject
-from bench.peers.sizing import Scale, pinned_jobs
+from bench.peers.sizing import Scale
 
 #: What goes before and after every sample: a store, two interpreters, their end.
 AROUND_SECONDS = 3.5
@@ -32,11 +32,13 @@ class Measure:
 
 
 def _filled(peer: Peer, scale: Scale, jobs: float) -> float:
-    return jobs / (peer.bulk_rate or peer.enqueue_rate) + scale.seconds
+    return jobs / (peer.bulk_rate or peer.enqueue_rate) + scale.drain_seconds
 
 
 def _pinned_seconds(peer: Peer, scale: Scale) -> float:
-    jobs = pinned_jobs(peer, scale)
+    if not bears_rounds(peer, scale):
+        return 0.0
+    jobs = scale.pinned_round_jobs
     return scale.pinned_rounds * (jobs / peer.rate + jobs / (peer.bulk_rate or peer.enqueue_rate) + 2)
 
 
@@ -47,12 +49,14 @@ def _backlog_seconds(peer: Peer, scale: Scale) -> float:
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
-        name="drain1", take=drain1, seconds=lambda peer, scale: _filled(peer, scale, peer.rate * scale.seconds)
+        name="drain1",
+        take=drain1,
+        seconds=lambda peer, scale: _filled(peer, scale, peer.rate * scale.drain_seconds),
     ),
     Measure(
         name="drain2",
         take=drain2,
-        seconds=lambda peer, scale: _filled(peer, scale, 1.5 * peer.rate * scale.seconds),
+        seconds=lambda peer, scale: _filled(peer, scale, 1.5 * peer.rate * scale.drain_seconds),
     ),
     Measure(name="single", take=single, seconds=lambda _, scale: scale.seconds),
     Measure(name="bulk", take=bulk, seconds=lambda peer, scale: scale.seconds if peer.bulk_rate else 0.0),

@@ -9,14 +9,18 @@ from typing import Any
 
 import psycopg
 
+from bench.peers.catalogue import Peer
 from bench.peers.failing import NoFigure, PeerFailed, Unsupported
 from bench.peers.measuring import Figure, Subject
 from bench.peers.results import late_rate
 from bench.peers.runs import LOOK_SECONDS, START_SECONDS, Run
-from bench.peers.sizing import jobs_for, pinned_jobs
+from bench.peers.sizing import Scale, jobs_for
 
 #: A peer that takes longer to fill is not measured with a backlog.
 LONGEST_FILL_SECONDS = 180.0
+
+#: Nor is one measured under a pinned xmin whose rounds would last longer: they are about a million jobs.
+LONGEST_ROUND_SECONDS = 20.0
 
 #: More processes that add less than this share mean that something is full.
 STOPS_RISING = 1.05
@@ -32,7 +36,9 @@ def pinned(subject: Subject) -> Figure:
     """Jobs per second of the last rounds, while an idle transaction keeps PostgreSQL from cleaning up."""
     if subject.peer.store != "postgres":
         raise Unsupported("only PostgreSQL has such transactions")
-    number, rounds = pinned_jobs(subject.peer, subject.scale), subject.scale.pinned_rounds
+    number, rounds = subject.scale.pinned_round_jobs, subject.scale.pinned_rounds
+    if not bears_rounds(subject.peer, subject.scale):
+        raise Unsupported(f"{number * rounds:,} jobs would take too long")
     limit = subject.scale.limit_seconds * rounds
     rates: list[float] = []
     with subject.run(number * rounds, limit_seconds=limit) as run, psycopg.connect(run.place.url) as idle:
@@ -46,6 +52,11 @@ def pinned(subject: Subject) -> Figure:
     if finished is not None and finished < number * rounds:
         raise PeerFailed(f"{finished:,} of {number * rounds:,} jobs are recorded as finished")
     return Figure(late_rate(rates), "jobs/s", {"rounds": rates, "jobs": number * rounds, "round_jobs": number})
+
+
+def bears_rounds(peer: Peer, scale: Scale) -> bool:
+    """Whether a peer gets through the rounds of `pinned` in a time that can be waited for."""
+    return scale.pinned_round_jobs / peer.rate <= LONGEST_ROUND_SECONDS
 
 
 def backlog(subject: Subject) -> Figure:

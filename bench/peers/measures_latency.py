@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 
 from bench.peers.failing import PeerFailed
 from bench.peers.groups import Work
 from bench.peers.measuring import Figure, Subject, latencies_ms, latency_extra, percentile
 from bench.peers.runs import START_SECONDS, Run
-from bench.peers.sizing import known_rate, pauses_at, pauses_when_idle
+from bench.peers.sizing import Stage, known_rate, pauses_when_idle, steady_load
 
 #: Jobs that wake everything up before the first one that counts.
 WARM_UP = 20
@@ -26,7 +27,6 @@ KEPT_UP = 0.95
 HALF_TRIES = 3
 
 SPIKE_TIMES = 5
-STEADY_SHARE = 0.3
 
 
 def idle(subject: Subject) -> Figure:
@@ -34,7 +34,8 @@ def idle(subject: Subject) -> Figure:
     number = subject.scale.latency_jobs
     with subject.run(WARM_UP + number, profile="latency") as run, run.work() as work:
         _warm_up(run, work)
-        sent = _send(run, work, WARM_UP, pauses_when_idle(number))
+        sent = run.control.paced(WARM_UP, pauses_when_idle(number))
+        _all_started(run, work, number)
         taken = latencies_ms(sent, run.record.starts(WARM_UP, number))
     extra = latency_extra(taken)
     return Figure(extra["p50"], "ms", extra)
@@ -63,12 +64,13 @@ def capacity(subject: Subject) -> float:
 
 
 def _under_load(subject: Subject, rate: float, seconds: float) -> dict[str, float]:
-    pauses = pauses_at(rate, seconds)
-    with subject.run(WARM_UP + len(pauses), profile="latency") as run, run.work() as work:
+    stage = steady_load(rate, seconds)
+    with subject.run(WARM_UP + stage.jobs, profile="latency") as run, run.work() as work:
         _warm_up(run, work)
-        sent = _send(run, work, WARM_UP, pauses)
-        taken = latencies_ms(sent, run.record.starts(WARM_UP, len(pauses)))
-    return {"rate": rate, "sent_rate": _rate_of(sent), **latency_extra(taken)}
+        sent, _ = run.control.load(WARM_UP, [stage])
+        _all_started(run, work, len(sent))
+        taken = latencies_ms(sent, run.record.starts(WARM_UP, len(sent)))
+    return {"rate": rate, "sent_rate": len(sent) / stage.seconds, **latency_extra(taken)}
 
 
 # ── a spike ──
@@ -77,30 +79,37 @@ def _under_load(subject: Subject, rate: float, seconds: float) -> dict[str, floa
 def spike(subject: Subject) -> Figure:
     """Seconds after a spike until 99 of 100 jobs start as quickly as before it.
 
-    The load is 30 % of what one process drains, then five times that. Where one producer cannot send five times
-    as much, the whole is made smaller: the spike is then what it can send.
+    The spike is the highest load that the peer bore for some seconds, as `steady` found it; before and after it is
+    a fifth of that. So nobody is asked for more than it can do, and everybody for as much.
     """
-    single = known_rate(subject.results, "single", subject.peer)
-    rate = min(STEADY_SHARE * known_rate(subject.results, "drain1", subject.peer), 0.9 * single / SPIKE_TIMES)
+    rate = _borne(subject) / SPIKE_TIMES
     scale = subject.scale
-    calm = pauses_at(rate, scale.calm_seconds)
-    storm = pauses_at(rate * SPIKE_TIMES, scale.spike_seconds)
-    after = pauses_at(rate, 2 * scale.calm_seconds)
-    pauses = [*calm, *storm, *after]
+    storm = Stage(rate * SPIKE_TIMES, scale.spike_seconds)
+    stages = {
+        "before": Stage(rate, scale.calm_seconds),
+        "during": storm,
+        "after": Stage(rate, 2 * scale.calm_seconds),
+    }
+    most = sum(stage.jobs for stage in stages.values())
     limit = scale.limit_seconds + 3 * scale.spike_seconds
-    with subject.run(WARM_UP + len(pauses), profile="latency", limit_seconds=limit) as run, run.work() as work:
+    with subject.run(WARM_UP + most, profile="latency", limit_seconds=limit) as run, run.work() as work:
         _warm_up(run, work)
-        sent = _send(run, work, WARM_UP, pauses, late=scale.limit_seconds)
-        starts = run.record.starts(WARM_UP, len(pauses))
-    parts = {"before": slice(0, len(calm)), "during": slice(len(calm), len(calm) + len(storm))}
-    parts["after"] = slice(len(calm) + len(storm), len(pauses))
+        sent, numbers = run.control.load(WARM_UP, list(stages.values()))
+        _all_started(run, work, len(sent), within=scale.limit_seconds)
+        starts = run.record.starts(WARM_UP, len(sent))
+    ends = list(accumulate(numbers))
+    parts = {name: slice(end - number, end) for name, number, end in zip(stages, numbers, ends, strict=True)}
     p99 = {name: percentile(latencies_ms(sent[part], starts[part]), 0.99) for name, part in parts.items()}
     back = seconds_until_back(sent[parts["after"]], starts[parts["after"]], normal_ms=p99["before"])
     extra = {f"{name}_p99": value for name, value in p99.items()}
-    storm_rate = _rate_of(sent[parts["during"]])
-    return Figure(
-        back, "s", {**extra, "rate": rate, "spike_rate": rate * SPIKE_TIMES, "spike_sent_rate": storm_rate}
-    )
+    sent_rate = numbers[1] / storm.seconds
+    return Figure(back, "s", {**extra, "rate": rate, "spike_rate": storm.rate, "spike_sent_rate": sent_rate})
+
+
+def _borne(subject: Subject) -> float:
+    """Jobs per second that the peer bears, or half of what it can do: as much is borne by nearly everybody."""
+    found = subject.results.figure("steady", subject.peer.name)
+    return found.median if found else capacity(subject) / 2
 
 
 def seconds_until_back(sent: array[float], starts: array[float], *, normal_ms: float) -> float:
@@ -159,16 +168,8 @@ def _warm_up(run: Run, work: Work) -> None:
     )
 
 
-def _send(run: Run, work: Work, first: int, pauses: list[float], *, late: float = LATE_SECONDS) -> array[float]:
-    """Send them all and wait until the last has started; the times of the calls."""
-    sent = run.control.paced(first, pauses)
-    number = len(pauses)
+def _all_started(run: Run, work: Work, number: int, *, within: float = LATE_SECONDS) -> None:
+    """Wait until all that were sent after those of the warm-up have started."""
     run.until(
-        lambda: run.record.all_ran(first, number), work, within=late, what="not all jobs started", every=0.05
+        lambda: run.record.all_ran(WARM_UP, number), work, within=within, what="not all jobs started", every=0.05
     )
-    return sent
-
-
-def _rate_of(sent: array[float]) -> float:
-    span = sent[-1] - sent[0]
-    return (len(sent) - 1) / span if span > 0 else 0.0

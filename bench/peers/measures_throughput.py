@@ -57,7 +57,7 @@ def drain2(subject: Subject) -> Figure:
 
 
 def _drain(subject: Subject, processes: int) -> Figure:
-    number = drain_jobs(subject.peer, processes, subject.scale.seconds)
+    number = drain_jobs(subject.peer, processes, subject.scale.drain_seconds)
     with subject.run(number) as run:
         run.fill(0, number)
         drained = run.drain(0, number, processes)

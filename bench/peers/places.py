@@ -16,15 +16,9 @@ from typing import Any
 import psycopg
 
 from bench.peers.groups import cpu_seconds_of
-from bench.stores import POSTGRES_SETTINGS
-from devtools.postgres import PrivatePostgres, all_postgres
-from devtools.private import NotAvailable
+from bench.stores import POSTGRES_SETTINGS, postgres_server
+from devtools.postgres import PrivatePostgres
 from devtools.redis import PrivateRedis
-
-SHARED_BUFFERS = "512MB"
-
-#: More than a pool of any peer, also when all wait side by side.
-MAX_CONNECTIONS = 500
 
 #: Redis is never to rewrite its file while somebody is measured: what it wrote is read from the file's size.
 REDIS_SETTINGS = {"auto-aof-rewrite-percentage": "0"}
@@ -93,18 +87,7 @@ class Places:
 
     def _postgres_server(self) -> PrivatePostgres:
         if self._postgres is None:
-            found = sorted(all_postgres(), key=lambda installation: installation.major)
-            wanted = [each for each in found if self._postgres_version in (None, each.major)]
-            if self._postgres_version is not None and not wanted:
-                raise NotAvailable(f"there is no PostgreSQL {self._postgres_version} on this machine")
-            self._postgres = self._open.enter_context(
-                PrivatePostgres(
-                    bindir=wanted[-1].bindir if wanted else None,
-                    shared_buffers=SHARED_BUFFERS,
-                    max_connections=MAX_CONNECTIONS,
-                    settings=POSTGRES_SETTINGS,
-                )
-            )
+            self._postgres = self._open.enter_context(postgres_server(self._postgres_version))
             shown = ["fsync", "shared_buffers", *POSTGRES_SETTINGS]
             self.facts["postgres"] = {
                 "version": self._postgres.version,

@@ -116,9 +116,13 @@ def _machine(results: Results) -> Iterator[str]:
     if taken:
         yield f"| measured | {escaped(taken[0])} to {escaped(taken[-1])} |"
     if repeats := _repeats(results):
-        most = max(repeats.values())
-        fewer = [f"`{measure}` only {least}" for measure, least in repeats.items() if least < most]
-        yield f"| repeats | {'; '.join([f'{most}, interleaved', *fewer])} |"
+        wanted = max(most for _, most in repeats.values())
+        fewer = [
+            f"`{measure}` only {least if least == most else f'{least} to {most}'}"
+            for measure, (least, most) in repeats.items()
+            if least < wanted
+        ]
+        yield f"| repeats | {'; '.join([f'{wanted}, interleaved', *fewer])} |"
     yield ""
 
 
@@ -136,13 +140,13 @@ def _also_elsewhere(results: Results, name: str, value: str) -> str:
     return "; ".join([value, *others])
 
 
-def _repeats(results: Results) -> dict[str, int]:
-    """By measure, how often it was taken of those of whom it was taken least often."""
+def _repeats(results: Results) -> dict[str, tuple[int, int]]:
+    """By measure, how often it was taken of those of whom it was taken least often, and of the others."""
     taken: dict[str, Counter[str]] = {}
     for sample in results.samples:
         if not str(sample["measure"]).startswith("growth_") and sample.get("status") != FAILED:
             taken.setdefault(sample["measure"], Counter())[sample["peer"]] += 1
-    return {measure: min(peers.values()) for measure, peers in taken.items()}
+    return {measure: (min(peers.values()), max(peers.values())) for measure, peers in taken.items()}
 
 
 def _targets(results: Results) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.peers.catalogue import Peer
 from bench.peers.results import Results
@@ -16,6 +17,8 @@ class Scale:
 
     #: One sample of a rate.
     seconds: float
+    #: A drain. As long in every run: some become slower the more they have drained, others start slowly.
+    drain_seconds: float
     #: Jobs of a latency sample without load.
     latency_jobs: int
     #: How long a load is kept up whose latency is measured.
@@ -38,6 +41,7 @@ class Scale:
 
 FULL = Scale(
     seconds=4.0,
+    drain_seconds=4.0,
     latency_jobs=300,
     load_seconds=4.0,
     spike_seconds=30.0,
@@ -54,6 +58,7 @@ FULL = Scale(
 
 QUICK = Scale(
     seconds=2.0,
+    drain_seconds=4.0,
     latency_jobs=100,
     load_seconds=2.0,
     spike_seconds=8.0,
@@ -70,6 +75,7 @@ QUICK = Scale(
 
 #: Fewer jobs than this say nothing.
 FEWEST = 200
+FEWEST_UNDER_LOAD = 20
 
 
 def jobs_for(rate: float, seconds: float, *, multiple: int = 100) -> int:
@@ -80,11 +86,6 @@ def jobs_for(rate: float, seconds: float, *, multiple: int = 100) -> int:
 def drain_jobs(peer: Peer, processes: int, seconds: float) -> int:
     """Two processes are mostly faster than one, and seldom twice as fast."""
     return jobs_for(peer.rate * (1.0 if processes == 1 else 1.5), seconds)
-
-
-def pinned_jobs(peer: Peer, scale: Scale) -> int:
-    """Jobs of one round; fewer for a slow peer, whose rounds would last for minutes."""
-    return min(scale.pinned_round_jobs, jobs_for(peer.rate, 20.0))
 
 
 def known_rate(results: Results, measure: str, peer: Peer) -> float:
@@ -100,6 +101,18 @@ def pauses_when_idle(number: int, *, seed: int = 7) -> list[float]:
     return [chance.uniform(0.020, 0.060) for _ in range(number)]
 
 
-def pauses_at(rate: float, seconds: float) -> list[float]:
-    """A steady load."""
-    return [1 / rate] * max(20, int(rate * seconds))
+class Stage(NamedTuple):
+    """A steady load for some time."""
+
+    rate: float
+    seconds: float
+
+    @property
+    def jobs(self) -> int:
+        """As many as it is at most: a sender that cannot keep up sends fewer."""
+        return round(self.rate * self.seconds)
+
+
+def steady_load(rate: float, seconds: float) -> Stage:
+    """A slow one lasts longer, so that there is something to see."""
+    return Stage(rate, max(seconds, FEWEST_UNDER_LOAD / rate))

@@ -17,6 +17,7 @@ from bench.peers.sizing import QUICK, Scale
 TINY = replace(
     QUICK,
     seconds=0.1,
+    drain_seconds=0.1,
     latency_jobs=5,
     load_seconds=0.2,
     spike_seconds=0.3,

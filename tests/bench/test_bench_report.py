@@ -69,7 +69,9 @@ def test_the_page_says_which_repeats_failed_and_how_often_each_was_taken() -> No
     results.add_missing("drain1", "pgqueuer", 9, FAILED, "no job started")
     text = page(results)
     assert re.search(r"^- .*: 1 of \d repeats failed: no job started \(PgQueuer 1\.2\.3\)$", text, re.MULTILINE)
-    assert "`drain1` only 1" in text
+    assert "| repeats | 2, interleaved; " in text
+    assert "; `drain1` only 1 to 2; " in text
+    assert "; `idle` only 1; " in text
 
 
 def test_the_page_says_what_the_limit_was() -> None:

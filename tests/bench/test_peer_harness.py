@@ -17,6 +17,7 @@ from bench.peers.measures_latency import half, idle, spike, steady
 from bench.peers.measures_recovery import recovery, recovery_group
 from bench.peers.measures_throughput import bulk, drain1, single
 from bench.peers.measuring import Figure, Subject
+from bench.peers.programs import kit
 from devtools.waiting import wait_until
 
 
@@ -78,8 +79,24 @@ def test_a_spike_and_the_highest_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures_latency, "KEPT_UP", 0.0)
     with subject() as one:
         slow = replace(one, peer=replace(one.peer, rate=100, enqueue_rate=100))
-        assert {"before_p99", "during_p99", "after_p99"} <= spike(slow).extra.keys()
+        found = spike(slow).extra
+        assert {"before_p99", "during_p99", "after_p99"} <= found.keys()
+        assert found["spike_rate"] == 50.0, "half of what it is said to do, as nobody knows what it bears"
         assert steady(slow).value > 0
+        slow.results.add("steady", slow.peer.name, 1, 80.0, "jobs/s")
+        found = spike(slow).extra
+        assert (found["rate"], found["spike_rate"]) == (16.0, 80.0)
+
+
+def test_a_load_is_made_of_stages_that_end_in_time() -> None:
+    """Two calls a second for two seconds, then ten a second for one, by a sender that needs 0.3 s for each; then a
+    stage that is over before it comes to it."""
+    clock, sent, times = [100.0], [0, 0, 0], []
+    for at in kit.due([(2, 2.0), (10, 1.0), (10, 0.1)], sent, lambda: clock[0]):
+        times.append(at)
+        clock[0] = max(clock[0], at) + 0.3
+    assert times == pytest.approx([100.0, 100.5, 101.0, 101.5, 102.0, 102.1, 102.2, 102.3, 103.0])
+    assert sent == [4, 4, 1]
 
 
 def test_a_killed_process_and_a_killed_worker() -> None:

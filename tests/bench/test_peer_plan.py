@@ -11,11 +11,12 @@ from peer_kit import TINY, fake
 from bench.peers.catalogue import Peer, chosen, everyone
 from bench.peers.environments import name_of
 from bench.peers.measures import MEASURES, in_quick_run, named
+from bench.peers.measures_endurance import bears_rounds
 from bench.peers.measures_latency import seconds_until_back
 from bench.peers.measuring import latencies_ms, percentile
 from bench.peers.results import FAILED, NEVER, UNSUPPORTED, Results
 from bench.peers.runner import plan
-from bench.peers.sizing import FULL, drain_jobs, jobs_for, known_rate, pauses_at, pauses_when_idle, pinned_jobs
+from bench.peers.sizing import FULL, drain_jobs, jobs_for, known_rate, pauses_when_idle, steady_load
 
 A, B = fake(name="a"), fake(name="b")
 
@@ -100,8 +101,15 @@ def test_sizes_follow_the_rates() -> None:
     assert jobs_for(3, 3.5) == 200
     assert jobs_for(100, 1, multiple=1_000) == 1_000
     assert drain_jobs(A, 2, 2.0) == 1.5 * drain_jobs(A, 1, 2.0)
-    assert pinned_jobs(replace(A, rate=50_000), FULL) == 100_000
-    assert pinned_jobs(replace(A, rate=500), FULL) == 10_000
+
+
+def test_whoever_is_too_slow_for_a_million_jobs_is_not_asked_for_them() -> None:
+    (pinned,) = named(["pinned"])
+    slow, quick = replace(A, rate=4_900), replace(A, rate=5_000)
+    assert not bears_rounds(slow, FULL)
+    assert pinned.seconds(slow, FULL) == 0
+    assert bears_rounds(quick, FULL)
+    assert pinned.seconds(quick, FULL) > 200
 
 
 def test_what_was_measured_is_known_better_than_what_was_expected() -> None:
@@ -116,8 +124,13 @@ def test_what_was_measured_is_known_better_than_what_was_expected() -> None:
 def test_pauses_are_the_same_for_everybody() -> None:
     assert pauses_when_idle(50) == pauses_when_idle(50)
     assert all(0.02 <= pause <= 0.06 for pause in pauses_when_idle(50))
-    assert sum(pauses_at(200, 2)) == pytest.approx(2)
     assert TINY.seconds < 1
+
+
+def test_a_load_of_few_jobs_lasts_until_there_are_twenty() -> None:
+    assert steady_load(200, 2) == (200, 2)
+    assert steady_load(200, 2).jobs == 400
+    assert steady_load(2, 2) == (2, 10)
 
 
 def test_percentiles_and_latencies() -> None:

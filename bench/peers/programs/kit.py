@@ -22,7 +22,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 #: Brings a job's arguments to about 100 bytes.
@@ -156,18 +156,52 @@ async def _bulk(control: Control, first: int, number: int, batch: int) -> dict[s
 
 
 async def _paced(control: Control, first: int, pauses: Sequence[float], path: str) -> dict[str, Any]:
-    """One job after each pause, sent on its way without waiting for the one before. A sender that falls behind
-    does not skip any. The time of each call goes to the file `path`: eight bytes each, little endian."""
-    sent = bytearray(8 * len(pauses))
+    """One job after each pause. A sender that falls behind does not skip any."""
+    await _send(control, first, _after(pauses), path)
+    return {}
+
+
+async def _load(control: Control, first: int, stages: Sequence[Sequence[float]], path: str) -> dict[str, Any]:
+    """So many jobs a second for so many seconds, stage after stage. A sender that falls behind skips none, but a
+    stage is over when its time is, however many are left: `sent` is how many each had, one at least."""
+    sent = [0] * len(stages)
+    await _send(control, first, due(stages, sent), path)
+    return {"sent": sent}
+
+
+def _after(pauses: Sequence[float]) -> Iterator[float]:
+    at = time.perf_counter()
+    for pause in pauses:
+        at += pause
+        yield at
+
+
+def due(
+    stages: Sequence[Sequence[float]], sent: list[int], clock: Callable[[], float] = time.perf_counter
+) -> Iterator[float]:
+    """When each call of a load is due; in `sent` they are counted as they are asked for."""
+    begins = clock()
+    for stage, (rate, seconds) in enumerate(stages):
+        ends = begins + seconds
+        for number in range(round(rate * seconds)):
+            if sent[stage] and clock() >= ends:
+                break
+            sent[stage] += 1
+            yield begins + number / rate
+        begins = ends
+
+
+async def _send(control: Control, first: int, times: Iterable[float], path: str) -> None:
+    """One job at each of these times, sent on its way without waiting for the one before. The time of each call
+    goes to the file `path`: eight bytes each, little endian."""
+    sent = bytearray()
     under_way: set[asyncio.Task[None]] = set()
-    due = time.perf_counter()
-    for offset, pause in enumerate(pauses):
-        due += pause
-        wait = due - time.perf_counter()
+    for index, at in enumerate(times, first):
+        wait = at - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
-        _START.pack_into(sent, 8 * offset, time.time())
-        task = asyncio.ensure_future(control.enqueue(first + offset))
+        sent += _START.pack(time.time())
+        task = asyncio.ensure_future(control.enqueue(index))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         if len(under_way) > 500:  # the store cannot keep up; the times say so
@@ -176,7 +210,6 @@ async def _paced(control: Control, first: int, pauses: Sequence[float], path: st
         await asyncio.gather(*under_way)
     with open(path, "wb") as file:  # noqa: PTH123, ASYNC230
         file.write(sent)
-    return {}
 
 
 async def _answer(control: Control, request: dict[str, Any]) -> dict[str, Any]:
@@ -189,6 +222,8 @@ async def _answer(control: Control, request: dict[str, Any]) -> dict[str, Any]:
             return await _bulk(control, **request)
         case "paced":
             return await _paced(control, **request)
+        case "load":
+            return await _load(control, **request)
         case "hold":
             await control.enqueue_held(request["index"])
             return {}

@@ -120,18 +120,46 @@ function bulk(control, { first, number, batch }) {
   });
 }
 
+const seconds = () => performance.now() / 1_000;
+
 async function paced(control, { first, pauses, path }) {
-  const sent = Buffer.alloc(8 * pauses.length);
+  await send(control, first, after(pauses), path);
+  return {};
+}
+
+async function underLoad(control, { first, stages, path }) {
+  const sent = stages.map(() => 0);
+  await send(control, first, due(stages, sent), path);
+  return { sent };
+}
+
+function* after(pauses) {
+  let at = seconds();
+  for (const pause of pauses) yield (at += pause);
+}
+
+function* due(stages, sent) {
+  let begins = seconds();
+  for (const [stage, [rate, length]] of stages.entries()) {
+    const ends = begins + length;
+    for (let number = 0; number < Math.round(rate * length); number++) {
+      if (number > 0 && seconds() >= ends) break;
+      sent[stage]++;
+      yield begins + number / rate;
+    }
+    begins = ends;
+  }
+}
+
+async function send(control, first, due, path) {
+  const sent = [];
   const underWay = new Set();
   let failure = null;
-  let due = performance.now() / 1_000;
-  for (const [offset, pause] of pauses.entries()) {
-    due += pause;
-    const wait = due - performance.now() / 1_000;
+  for (const at of due) {
+    const wait = at - seconds();
     if (wait > 0) await sleep(wait);
-    sent.writeDoubleLE(now(), 8 * offset);
     const call = control
-      .enqueue(first + offset)
+      .enqueue(first + sent.push(now()) - 1)
       .catch((error) => (failure ??= error))
       .finally(() => underWay.delete(call));
     underWay.add(call);
@@ -140,8 +168,7 @@ async function paced(control, { first, pauses, path }) {
   }
   await Promise.all(underWay);
   if (failure !== null) throw failure;
-  writeFileSync(path, sent);
-  return {};
+  writeFileSync(path, new Float64Array(sent));
 }
 
 async function answer(control, { do: request, ...details }) {
@@ -154,6 +181,8 @@ async function answer(control, { do: request, ...details }) {
       return bulk(control, details);
     case "paced":
       return paced(control, details);
+    case "load":
+      return underLoad(control, details);
     case "hold":
       await control.enqueueHeld(details.index);
       return {};
