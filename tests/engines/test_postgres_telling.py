@@ -13,6 +13,7 @@ from ropeway.core.errors import EngineError, Indeterminate, Unavailable
 from ropeway.core.states import State
 from ropeway.engines.postgres import PostgresEngine, signalling
 from ropeway.engines.postgres.signalling import PostgresSubscription
+from ropeway.engines.postgres.submitting import inserting
 from ropeway.testing.conformance.kit import enqueue_one, lease_one, state_of
 from tests.engines.pg_kit import INSERT, connected, opened, telling_otherwise
 
@@ -43,12 +44,13 @@ async def test_others_hear_of_it_in_the_same_call(database: str) -> None:
 
 
 async def test_what_follows_at_once_is_heard_as_well(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signalling, "PAUSE", 1.0)  # so that the second one does come in the pause after the first
+    monkeypatch.setattr(signalling, "PAUSE", 2.0)  # so that the second one does come in the pause after the first
     async with two_engines(database) as (here, there, heard):
+        await here.inserts.value("SELECT 1", writes=False)  # so that the pause does not go by while it connects
         await enqueue_one(here)
+        assert await heard.wait(timeout=45)
         other = await enqueue_one(here, queue="other")
         assert here.wakeups.to_take_along(("default", "other")) is None
-        assert await heard.wait(timeout=45)
         assert await heard.wait(timeout=45)
         assert (await lease_one(there, "other")).job.id == other
 
@@ -61,6 +63,27 @@ async def test_a_job_that_is_stored_is_accepted_though_telling_of_it_failed(data
         assert await state_of(there, id) is State.QUEUED
         assert await jobs(operator) == 1
         assert await heard.wait(timeout=45), "it is told by the next message"
+
+
+async def test_a_server_that_tells_the_parameters_of_a_failed_call_hides_nothing(database: str) -> None:
+    """A payload that looks like the function in which an error happened."""
+    async with two_engines(database) as (here, _, _), connected(database) as operator:
+        await here.inserts.value(
+            "SELECT set_config('log_parameter_max_length_on_error', '-1', false)", writes=False
+        )
+        await telling_otherwise(operator, f"{INSERT} COMMIT; RAISE 'not told' USING ERRCODE = '57014';")
+        id = await enqueue_one(here, payload=b'"insert_job("')
+        assert await state_of(here, id) is State.QUEUED
+        assert await jobs(operator) == 1
+
+
+def test_where_it_happened_is_told_by_the_functions_inside_the_procedure() -> None:
+    outside = "PL/pgSQL function ropeway.insert_job_and_tell(text,uuid) line 3 at assignment"
+    parameters = "unnamed portal with parameters: $7 = 'insert_job('"
+    assert inserting(f"PL/pgSQL function ropeway.insert_job(text,uuid) line 5 at SQL statement\n{outside}")
+    assert not inserting(outside)
+    assert not inserting(f"{outside}\n{parameters}")
+    assert not inserting("")
 
 
 @pytest.mark.parametrize("code", REFUSALS)

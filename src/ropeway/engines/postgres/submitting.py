@@ -177,7 +177,7 @@ class PostgresSubmitting(PostgresStore):
         try:
             return await self.inserts.value(statement, *insert_values(submission), *wakeup), True
         except (Unavailable, asyncpg.PostgresError) as error:
-            if not self.inserts.is_open or _inserting(error):
+            if not self.inserts.is_open or inserting(_context(error)):
                 raise
             # Either of two transactions may be what failed; only the first one matters.
             try:
@@ -375,10 +375,18 @@ async def _alone(call: Awaitable[Sequence[Enqueued | Exception]]) -> Enqueued | 
         return error
 
 
-def _inserting(error: Unavailable | asyncpg.PostgresError) -> bool:
-    """Whether this happened while a job was inserted, so that it cannot have been committed."""
+def _context(error: Unavailable | asyncpg.PostgresError) -> str:
+    """Where in the server it happened, the innermost function first, as PostgreSQL tells it."""
     cause = error.__cause__ if isinstance(error, Unavailable) else error
-    return "insert_job(" in (getattr(cause, "context", None) or "")
+    return getattr(cause, "context", None) or ""
+
+
+def inserting(context: str) -> bool:
+    """Whether this happened while a job was inserted, so that it cannot have been committed.
+
+    What comes after the procedure is not looked at: a server may be told to add the parameters of the call.
+    """
+    return "insert_job(" in context.partition("insert_job_and_tell(")[0]
 
 
 def is_held(error: Unavailable) -> bool:

@@ -27,8 +27,10 @@ Lane = tuple[str, str]
 #: news comes late by a small share of what it was waited for. A hundred looks a second take about 1 % of a core.
 QUIET_SHARE = 0.05
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.04
-#: A look at very many lanes takes longer, and a busy file changes all the time: then so much longer not to look.
+#: A look at very many lanes takes longer, and a busy file changes all the time: then so much longer not to look,
+#: but never for longer than half of what a poll waits.
 PAUSES_PER_LOOK = 9
+LONGEST_REST = 0.5
 
 SQL = statements("ropeway.engines.sqlite", "sql/leasing.sql")
 log = logging.getLogger("ropeway.engines.sqlite")
@@ -134,17 +136,18 @@ class Signals:
         changed_at = time.monotonic()
         known: dict[Lane, float] = {}
         while not self._closed.is_set():
-            began = time.monotonic()
+            began = time.thread_time()
             try:
                 (seen,) = db.execute("PRAGMA data_version").fetchone()
                 if seen != version:
                     version = seen
-                    changed_at = began
+                    changed_at = time.monotonic()
                     self.wake(self._look(db, known))
             except sqlite3.Error as error:
                 log.warning("could not look for other processes' new jobs: %s", error)
-            now = time.monotonic()
-            time.sleep(pause_after(now - changed_at, took=now - began))
+            # The processor's time: what waits for the interpreter, or for a lock, is no work to spare.
+            took = time.thread_time() - began
+            self._closed.wait(pause_after(time.monotonic() - changed_at, took=took))
             self._someone_waits.wait()
         db.close()
 
@@ -166,9 +169,9 @@ class Signals:
 
 
 def pause_after(quiet_seconds: float, *, took: float) -> float:
-    """How long not to look at a file that has not changed for so long, when the last look took so long."""
+    """How long not to look at a file that has not changed for so long, when the last look took so much work."""
     pause = min(max(QUIET_SHARE * quiet_seconds, SHORTEST_PAUSE), LONGEST_PAUSE)
-    return max(pause, PAUSES_PER_LOOK * took)
+    return max(pause, min(PAUSES_PER_LOOK * took, LONGEST_REST))
 
 
 def _signal(subscriptions: Iterable[SqliteSubscription]) -> None:
