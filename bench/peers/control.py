@@ -74,7 +74,7 @@ class Control:
     def load(self, first: int, stages: Sequence[Stage]) -> tuple[array[float], list[int]]:
         """So many jobs a second for so many seconds, stage after stage, or as many of them as it can send: when
         each call was made, and how many there were in each stage."""
-        times, answer = self._timed("load", first, stages=[list(stage) for stage in stages])
+        times, answer = self._timed("load", first, stages=[[*stage, stage.jobs] for stage in stages])
         return times, list(map(int, answer["sent"]))
 
     def _timed(self, do: str, first: int, **about: Any) -> tuple[array[float], dict[str, Any]]:

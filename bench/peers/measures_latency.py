@@ -100,7 +100,8 @@ def spike(subject: Subject) -> Figure:
     ends = list(accumulate(numbers))
     parts = {name: slice(end - number, end) for name, number, end in zip(stages, numbers, ends, strict=True)}
     p99 = {name: percentile(latencies_ms(sent[part], starts[part]), 0.99) for name, part in parts.items()}
-    back = seconds_until_back(sent[parts["after"]], starts[parts["after"]], normal_ms=p99["before"])
+    over = sent[0] + scale.calm_seconds + scale.spike_seconds
+    back = seconds_until_back(sent[parts["after"]], starts[parts["after"]], since=over, normal_ms=p99["before"])
     extra = {f"{name}_p99": value for name, value in p99.items()}
     sent_rate = numbers[1] / storm.seconds
     return Figure(back, "s", {**extra, "rate": rate, "spike_rate": storm.rate, "spike_sent_rate": sent_rate})
@@ -112,15 +113,15 @@ def _borne(subject: Subject) -> float:
     return found.median if found else capacity(subject) / 2
 
 
-def seconds_until_back(sent: array[float], starts: array[float], *, normal_ms: float) -> float:
-    """Seconds after the first of these calls from which on the p99 of every second is normal again.
+def seconds_until_back(sent: array[float], starts: array[float], *, since: float, normal_ms: float) -> float:
+    """Seconds since then from which on the p99 of every second is normal again.
 
     Normal is twice what it was before, or 10 ms more: less is how the clock of a shared machine wavers.
     """
     bound = max(2 * normal_ms, normal_ms + 10.0)
     by_second: dict[int, list[float]] = {}
     for called, at in zip(sent, starts, strict=True):
-        by_second.setdefault(int(called - sent[0]), []).append((at - called) * 1000)
+        by_second.setdefault(int(called - since), []).append((at - called) * 1000)
     bad = [second for second, taken in by_second.items() if percentile(sorted(taken), 0.99) > bound]
     return float(max(bad) + 1) if bad else 0.0
 

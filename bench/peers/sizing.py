@@ -110,7 +110,7 @@ class Stage(NamedTuple):
     @property
     def jobs(self) -> int:
         """As many as it is at most: a sender that cannot keep up sends fewer."""
-        return round(self.rate * self.seconds)
+        return max(1, round(self.rate * self.seconds))
 
 
 def steady_load(rate: float, seconds: float) -> Stage:

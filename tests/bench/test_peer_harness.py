@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -92,11 +93,46 @@ def test_a_load_is_made_of_stages_that_end_in_time() -> None:
     """Two calls a second for two seconds, then ten a second for one, by a sender that needs 0.3 s for each; then a
     stage that is over before it comes to it."""
     clock, sent, times = [100.0], [0, 0, 0], []
-    for at in kit.due([(2, 2.0), (10, 1.0), (10, 0.1)], sent, lambda: clock[0]):
+    for at in kit.due([(2, 2.0, 4), (10, 1.0, 10), (10, 0.1, 1)], sent, lambda: clock[0]):
         times.append(at)
         clock[0] = max(clock[0], at) + 0.3
     assert times == pytest.approx([100.0, 100.5, 101.0, 101.5, 102.0, 102.1, 102.2, 102.3, 103.0])
     assert sent == [4, 4, 1]
+
+
+async def test_a_sender_has_so_many_calls_under_way_and_tells_of_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit, "UNDER_WAY", 3)
+    store = SlowStore()
+    past = [0.0] * 10
+    await kit.send(store, 5, past, str(tmp_path / "sent"))
+    assert store.taken == list(range(5, 15))
+    assert store.most == 3
+    assert (tmp_path / "sent").stat().st_size == 8 * 10
+    store.refuses = 7
+    with pytest.raises(ConnectionError):
+        await kit.send(store, 5, past, str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+class SlowStore:
+    """Answers some turns of the loop later."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.under_way = self.most = 0
+        self.refuses: int | None = None
+
+    async def enqueue(self, index: int) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.under_way -= 1
+        if index == self.refuses:
+            raise ConnectionError
+        self.taken.append(index)
 
 
 def test_a_killed_process_and_a_killed_worker() -> None:

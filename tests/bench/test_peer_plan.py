@@ -16,7 +16,7 @@ from bench.peers.measures_latency import seconds_until_back
 from bench.peers.measuring import latencies_ms, percentile
 from bench.peers.results import FAILED, NEVER, UNSUPPORTED, Results
 from bench.peers.runner import plan
-from bench.peers.sizing import FULL, drain_jobs, jobs_for, known_rate, pauses_when_idle, steady_load
+from bench.peers.sizing import FULL, Stage, drain_jobs, jobs_for, known_rate, pauses_when_idle, steady_load
 
 A, B = fake(name="a"), fake(name="b")
 
@@ -131,6 +131,7 @@ def test_a_load_of_few_jobs_lasts_until_there_are_twenty() -> None:
     assert steady_load(200, 2) == (200, 2)
     assert steady_load(200, 2).jobs == 400
     assert steady_load(2, 2) == (2, 10)
+    assert Stage(0.1, 1).jobs == 1
 
 
 def test_percentiles_and_latencies() -> None:
@@ -145,8 +146,9 @@ def test_a_spike_is_over_when_no_later_second_is_slow() -> None:
     fast, slow = 0.005, 0.5
     late = [slow, fast, fast, slow, fast, fast]
     starts = array("d", [at + wait for at, wait in zip(sent, late, strict=True)])
-    assert seconds_until_back(sent, starts, normal_ms=5.0) == 2.0
-    assert seconds_until_back(sent[4:], starts[4:], normal_ms=5.0) == 0.0
+    assert seconds_until_back(sent, starts, since=sent[0], normal_ms=5.0) == 2.0
+    assert seconds_until_back(sent, starts, since=sent[0] - 3.0, normal_ms=5.0) == 5.0, "whose producer hung"
+    assert seconds_until_back(sent[4:], starts[4:], since=sent[4], normal_ms=5.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+#: Calls of one sender that may wait for their answers at once.
+UNDER_WAY = 500
+
 #: Brings a job's arguments to about 100 bytes.
 PAD = "x" * 80
 
@@ -157,15 +160,18 @@ async def _bulk(control: Control, first: int, number: int, batch: int) -> dict[s
 
 async def _paced(control: Control, first: int, pauses: Sequence[float], path: str) -> dict[str, Any]:
     """One job after each pause. A sender that falls behind does not skip any."""
-    await _send(control, first, _after(pauses), path)
+    await send(control, first, _after(pauses), path)
     return {}
 
 
-async def _load(control: Control, first: int, stages: Sequence[Sequence[float]], path: str) -> dict[str, Any]:
-    """So many jobs a second for so many seconds, stage after stage. A sender that falls behind skips none, but a
-    stage is over when its time is, however many are left: `sent` is how many each had, one at least."""
+async def _load(
+    control: Control, first: int, stages: Sequence[tuple[float, float, int]], path: str
+) -> dict[str, Any]:
+    """So many jobs a second for so many seconds, so many in all, stage after stage. A sender that falls behind
+    skips none, but a stage is over when its time is, however many are left: `sent` is how many each had, one at
+    least."""
     sent = [0] * len(stages)
-    await _send(control, first, due(stages, sent), path)
+    await send(control, first, due(stages, sent), path)
     return {"sent": sent}
 
 
@@ -177,13 +183,15 @@ def _after(pauses: Sequence[float]) -> Iterator[float]:
 
 
 def due(
-    stages: Sequence[Sequence[float]], sent: list[int], clock: Callable[[], float] = time.perf_counter
+    stages: Sequence[tuple[float, float, int]],
+    sent: list[int],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[float]:
     """When each call of a load is due; in `sent` they are counted as they are asked for."""
     begins = clock()
-    for stage, (rate, seconds) in enumerate(stages):
+    for stage, (rate, seconds, jobs) in enumerate(stages):
         ends = begins + seconds
-        for number in range(round(rate * seconds)):
+        for number in range(jobs):
             if sent[stage] and clock() >= ends:
                 break
             sent[stage] += 1
@@ -191,23 +199,34 @@ def due(
         begins = ends
 
 
-async def _send(control: Control, first: int, times: Iterable[float], path: str) -> None:
+async def send(control: Control, first: int, times: Iterable[float], path: str) -> None:
     """One job at each of these times, sent on its way without waiting for the one before. The time of each call
     goes to the file `path`: eight bytes each, little endian."""
     sent = bytearray()
     under_way: set[asyncio.Task[None]] = set()
+    failures: list[BaseException] = []
+    room = asyncio.Semaphore(UNDER_WAY)
+
+    def answered(task: asyncio.Task[None]) -> None:
+        under_way.discard(task)
+        room.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failures.append(error)
+
     for index, at in enumerate(times, first):
         wait = at - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
+        await room.acquire()  # at once, but when the store cannot keep up; the times say so
+        if failures:
+            raise failures[0]
         sent += _START.pack(time.time())
         task = asyncio.ensure_future(control.enqueue(index))
         under_way.add(task)
-        task.add_done_callback(under_way.discard)
-        if len(under_way) > 500:  # the store cannot keep up; the times say so
-            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-    if under_way:
-        await asyncio.gather(*under_way)
+        task.add_done_callback(answered)
+    await asyncio.gather(*under_way)
+    if failures:
+        raise failures[0]
     with open(path, "wb") as file:  # noqa: PTH123, ASYNC230
         file.write(sent)
 

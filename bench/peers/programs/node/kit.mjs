@@ -26,6 +26,9 @@ const STOP_SECONDS = 5;
 /** What ran is in the file after at most this long. */
 const FLUSH_SECONDS = 0.01;
 
+/** Calls of one sender that may wait for their answers at once. */
+const UNDER_WAY = 500;
+
 const ENTRY_BYTES = 12;
 const ENTRIES = 4_096;
 
@@ -140,9 +143,9 @@ function* after(pauses) {
 
 function* due(stages, sent) {
   let begins = seconds();
-  for (const [stage, [rate, length]] of stages.entries()) {
+  for (const [stage, [rate, length, jobs]] of stages.entries()) {
     const ends = begins + length;
-    for (let number = 0; number < Math.round(rate * length); number++) {
+    for (let number = 0; number < jobs; number++) {
       if (number > 0 && seconds() >= ends) break;
       sent[stage]++;
       yield begins + number / rate;
@@ -153,20 +156,24 @@ function* due(stages, sent) {
 
 async function send(control, first, due, path) {
   const sent = [];
-  const underWay = new Set();
   let failure = null;
+  let underWay = 0;
+  let wake = () => {};
+  const fewerThan = async (limit) => {
+    while (underWay >= limit) await new Promise((resolve) => (wake = resolve));
+  };
   for (const at of due) {
     const wait = at - seconds();
     if (wait > 0) await sleep(wait);
-    const call = control
+    if (underWay >= UNDER_WAY) await fewerThan(UNDER_WAY); // the store cannot keep up; the times say so
+    if (failure !== null) throw failure;
+    underWay++;
+    control
       .enqueue(first + sent.push(now()) - 1)
       .catch((error) => (failure ??= error))
-      .finally(() => underWay.delete(call));
-    underWay.add(call);
-    if (failure !== null) throw failure;
-    if (underWay.size > 500) await Promise.race(underWay); // the store cannot keep up; the times say so
+      .finally(() => (underWay--, wake()));
   }
-  await Promise.all(underWay);
+  await fewerThan(1);
   if (failure !== null) throw failure;
   writeFileSync(path, new Float64Array(sent));
 }
