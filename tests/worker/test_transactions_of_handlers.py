@@ -151,10 +151,8 @@ async def kill_at_random_points(
         )
         ids: list[UUID] = []
         for _ in range(kills):
-            await keep_busy(store, ids)
             word = chance.choice(["began", "inside", "written", "committed"])
-            wanted = len(facts.notes(word)) + chance.randint(1, 8)
-            await until(lambda word=word, wanted=wanted: len(facts.notes(word)) >= wanted, f"{wanted} {word}")
+            await further(store, ids, facts, word, steps=chance.randint(1, 8))
             victims = await until(worker.children, "a child is there")
             worker.signal(signal.SIGKILL, [chance.choice(victims)])
         await check_effects(store, database, ids)
@@ -171,10 +169,8 @@ async def test_lost_connections_leave_one_effect_per_job(
         worker = start_worker("-c", "8", "--lease-seconds", "60", env=NO_CRASH_LIMIT, url=database)
         ids: list[UUID] = []
         for _ in range(50):
-            await keep_busy(store, ids)
             word = chance.choice(["inside", "written", "committed"])
-            wanted = len(facts.notes(word)) + chance.randint(1, 8)
-            await until(lambda word=word, wanted=wanted: len(facts.notes(word)) >= wanted, f"{wanted} {word}")
+            await further(store, ids, facts, word, steps=chance.randint(1, 8))
             await end_a_session(killer, chance)
         await check_effects(store, database, ids)
         assert not worker.lines("child_died", "loop_failed")
@@ -188,6 +184,17 @@ async def end_a_session(killer: asyncpg.Connection, chance: random.Random) -> No
     )
     if pids:
         await killer.execute("SELECT pg_terminate_backend($1)", chance.choice(pids)["pid"])
+
+
+async def further(store: Store, ids: list[UUID], facts: Facts, word: str, *, steps: int) -> None:
+    """Wait for so many more steps of this kind. Thirty jobs may be done before anybody looks: more are added."""
+    wanted = len(facts.notes(word)) + steps
+
+    async def there() -> bool:
+        await keep_busy(store, ids)
+        return len(facts.notes(word)) >= wanted
+
+    await until(there, f"{wanted} {word}")
 
 
 async def keep_busy(store: Store, ids: list[UUID]) -> None:
